@@ -1,0 +1,395 @@
+"""Load YAML, JSON and TOML as their consumers read them, with the place of every key.
+
+Values come from the parsers that Accelerate, DeepSpeed and Transformers use (`yaml.safe_load` semantics, `json`,
+`tomllib`); positions are computed apart, and only when asked for. Input is untrusted: size, depth and alias
+expansion are bounded, special files are refused, and no tag constructs an object.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import stat
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwright.errors import Exit, MissingPackageError, UserError
+from trainwright.report import Location
+
+MAX_BYTES = 8 * 1024 * 1024
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+
+KeyPath = tuple[Any, ...]
+Place = tuple[KeyPath, int, int, bool]  # path, line, column, whether the key stood in the same mapping before
+
+
+class DocumentError(UserError):
+    """A file that cannot be read as what it claims to be."""
+
+    exit = Exit.USAGE
+    rule = "DOC001"
+
+    def __init__(self, message: str, where: Location) -> None:
+        super().__init__(f"{where}: {message}")
+        self.where = where
+        self.reason = message
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A key that stands twice in one mapping: every consumer silently takes the last."""
+
+    path: KeyPath
+    first: Location
+    last: Location
+
+
+@dataclass(slots=True)
+class Document:
+    """One parsed file: `value` as the consumer sees it, `at` for the place of a key."""
+
+    path: str
+    text: str
+    dialect: str
+    value: Any
+    _places: dict[KeyPath, tuple[int, int]] | None = field(default=None, repr=False)
+    _duplicates: list[Duplicate] = field(default_factory=list, repr=False)
+
+    def get(self, *path: Any, default: Any = None) -> Any:
+        """The value at a key path, or `default`: `document.get("fsdp_config", "fsdp_version")`."""
+        value = self.value
+        for part in path:
+            if isinstance(value, dict) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and isinstance(part, int) and 0 <= part < len(value):
+                value = value[part]
+            else:
+                return default
+        return value
+
+    def has(self, *path: Any) -> bool:
+        return self.get(*path, default=_MISSING) is not _MISSING
+
+    def at(self, *path: Any) -> Location:
+        """Where the key at `path` is written (the last of duplicates); the nearest parent where it is not."""
+        places = self._scan()
+        for length in range(len(path), 0, -1):
+            if place := places.get(path[:length]):
+                return Location(self.path, *place)
+        return Location(self.path, 1, 1) if not path else Location(self.path)
+
+    def duplicates(self) -> list[Duplicate]:
+        self._scan()
+        return self._duplicates
+
+    def _scan(self) -> dict[KeyPath, tuple[int, int]]:
+        if self._places is None:
+            self._places = {}
+            for path, line, column, again in _SCANNERS[self.dialect](self.text):
+                if again:
+                    first = Location(self.path, *self._places[path])
+                    self._duplicates.append(Duplicate(path, first, Location(self.path, line, column)))
+                self._places[path] = (line, column)
+        return self._places
+
+
+_MISSING = object()
+
+
+def dialect_of(path: str) -> str:
+    """The parser by the file's name, as Accelerate chooses it: .json is JSON, .toml TOML, all else YAML."""
+    return {".json": "json", ".toml": "toml"}.get(Path(path).suffix.lower(), "yaml")
+
+
+def load(path: str, dialect: str | None = None) -> Document:
+    """Read and parse one file ("-" is standard input).
+
+    Raises DocumentError for whatever cannot be read or parsed, MissingPackageError where YAML needs PyYAML.
+    """
+    text = read_text(path)
+    return parse(text, path, dialect or ("yaml" if path == "-" else dialect_of(path)))
+
+
+def parse(text: str, path: str, dialect: str) -> Document:
+    """Parse `text` of the file `path` as "yaml", "json" or "toml"; raises as `load` does."""
+    if not text.strip():
+        raise DocumentError("the file is empty; give it a mapping of keys to values", Location(path))
+    try:
+        value = _PARSERS[dialect](text, path)
+    except RecursionError:
+        raise _too_deep(path) from None
+    _check_depth(value, path)
+    return Document(path, text, dialect, value)
+
+
+def load_mapping(path: str, dialect: str | None = None) -> Document:
+    """`load`, for a file whose top level has to be a mapping."""
+    document = load(path, dialect)
+    if not isinstance(document.value, dict):
+        kind = "empty" if document.value is None else f"a {type(document.value).__name__}"
+        raise DocumentError(f"the top level is {kind}, not a mapping of keys to values", Location(path, 1, 1))
+    return document
+
+
+def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
+    """The UTF-8 text of a regular file or of standard input, at most `max_bytes`; raises DocumentError."""
+    where = Location(path)
+    try:
+        raw = _read_stdin(max_bytes) if path == "-" else _read_regular(path, max_bytes)
+    except (OSError, ValueError) as problem:
+        raise DocumentError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", where) from None
+    if len(raw) > max_bytes:
+        raise DocumentError(f"is larger than {max_bytes // 2**20} MiB; this is no configuration file", where)
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DocumentError("is UTF-16, and its consumers read UTF-8; save it as UTF-8", where)
+    if b"\0" in raw:
+        raise DocumentError("is binary (it holds NUL bytes), not text", where)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = raw.count(b"\n", 0, problem.start) + 1
+        raise DocumentError(f"is not UTF-8 (byte 0x{raw[problem.start]:02x}); save it as UTF-8", Location(path, line)) from None
+
+
+def _read_stdin(max_bytes: int) -> bytes:
+    if sys.stdin is None:  # closed by whoever started us
+        raise ValueError("standard input is closed")
+    return sys.stdin.buffer.read(max_bytes + 1)
+
+
+def _read_regular(path: str, max_bytes: int) -> bytes:
+    # O_NONBLOCK: opening a FIFO without a writer would wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise ValueError("it is a folder; name a file in it" if stat.S_ISDIR(mode) else "it is not a regular file")
+    with open(descriptor, "rb") as file:
+        return file.read(max_bytes + 1)
+
+
+def _too_deep(path: str) -> DocumentError:
+    return DocumentError(f"is nested more than {MAX_DEPTH} levels deep; no consumer's format is", Location(path))
+
+
+def _check_depth(value: Any, path: str) -> None:
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise _too_deep(path)
+        children = (c for v in level if isinstance(v, (dict, list)) for c in (v.values() if isinstance(v, dict) else v))
+        level = [child for child in children if isinstance(child, (dict, list))]
+        depth += 1
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+
+
+def _parse_json(text: str, path: str) -> Any:
+    if text.startswith("\ufeff"):
+        raise DocumentError("starts with a byte order mark, which json.load refuses; save it without", Location(path, 1, 1))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise DocumentError(f"is not JSON: {problem.msg}", Location(path, problem.lineno, problem.colno)) from None
+    except ValueError as problem:  # an integer of more digits than Python converts
+        raise DocumentError(f"is not JSON that can be read: {str(problem).split(';')[0]}", Location(path)) from None
+
+
+def _scan_json(text: str) -> Iterator[Place]:
+    """Key paths with line and column, for text that `json.loads` took; iterative, so depth cannot hurt it."""
+    path: list[Any] = []
+    seen: list[set[str]] = []  # per open mapping or list, the keys so far
+    key: str | None = None
+    line, line_start, end = 1, 0, 0
+    for token in _JSON_TOKEN.finditer(text):
+        if newlines := text.count("\n", end, token.start()):
+            line += newlines
+            line_start = text.rfind("\n", end, token.start()) + 1
+        end = token.start()
+        column = end - line_start + 1
+        word = token[0]
+        in_list = bool(path) and isinstance(path[-1], int)
+        if in_list and word not in "]},:":
+            yield tuple(path), line, column, False
+        if word in "{[":
+            path.append(0 if word == "[" else None)
+            seen.append(set())
+            key = None
+        elif word in "}]":
+            path.pop()
+            seen.pop()
+        elif word == ",":
+            key = None
+            path[-1] = path[-1] + 1 if in_list else None
+        elif word != ":" and path and not in_list and key is None:
+            key = path[-1] = json.loads(word)
+            yield tuple(path), line, column, key in seen[-1]
+            seen[-1].add(key)
+
+
+# --- YAML -----------------------------------------------------------------------------------------------------------
+
+
+def _yaml(path: str) -> Any:
+    if importlib.util.find_spec("yaml") is None:
+        raise MissingPackageError("PyYAML", f"reading {path} (YAML)", "pyyaml")
+    import yaml
+
+    return yaml
+
+
+def _parse_yaml(text: str, path: str) -> Any:
+    yaml = _yaml(path)
+    try:
+        try:
+            _bound_yaml(text, path, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except yaml.YAMLError:  # libyaml is stricter here and there; what safe_load takes counts
+            _bound_yaml(text, path, yaml.SafeLoader)
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        where = Location(path, mark.line + 1, mark.column + 1) if mark else Location(path)
+        words = " ".join(filter(None, (problem.context, problem.problem)))
+        raise DocumentError(f"is not YAML that safe_load takes: {words}", where) from None
+    except yaml.YAMLError as problem:
+        raise DocumentError(f"is not YAML that safe_load takes: {str(problem).splitlines()[0]}", Location(path)) from None
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as problem:
+        # PyYAML lets these through: an impossible date, "!!int x", "!!bool maybe", a number of too many digits.
+        words = f"{type(problem).__name__}: {str(problem).split(';')[0]}"
+        raise DocumentError(f"is not YAML that safe_load takes: {words}", Location(path)) from None
+
+
+def _bound_yaml(text: str, path: str, loader: Any) -> None:
+    """Refuse what would be too deep, recursive or an alias bomb, from the event stream alone (no recursion)."""
+    yaml = _yaml(path)
+    sizes: dict[str, int | None] = {}
+    open_nodes: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(text, Loader=loader):
+        where = Location(path, event.start_mark.line + 1, event.start_mark.column + 1)
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            open_nodes.append((event.anchor, total))
+            total += 1
+            if event.anchor:
+                sizes[event.anchor] = None
+            if len(open_nodes) > MAX_DEPTH:
+                raise _too_deep(path)
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            anchor, start = open_nodes.pop()
+            if anchor:
+                sizes[anchor] = total - start
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor, 0)
+            if size is None:
+                raise DocumentError(f"the alias *{event.anchor} stands inside its own anchor", where)
+            total += max(size, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor:
+                sizes[event.anchor] = 1
+        if total > MAX_NODES:
+            raise DocumentError(f"holds more than {MAX_NODES:,} values once its aliases are expanded", where)
+
+
+def _scan_yaml(text: str) -> Iterator[Place]:
+    import yaml
+
+    queue: deque[tuple[KeyPath, Any]] = deque([((), yaml.compose(text, Loader=yaml.SafeLoader))])
+    while queue:
+        path, node = queue.popleft()
+        seen: set[Any] = set()
+        if isinstance(node, yaml.MappingNode):
+            for key_node, value_node in node.value:
+                key = _yaml_key(key_node)
+                merge = key_node.tag == "tag:yaml.org,2002:merge"  # may stand twice: each is merged
+                yield (*path, key), *_yaml_place(key_node), key in seen and not merge
+                seen.add(key)
+                queue.append(((*path, key), value_node))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                yield (*path, index), *_yaml_place(item), False
+                queue.append(((*path, index), item))
+
+
+def _yaml_place(node: Any) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _yaml_key(node: Any) -> Any:
+    import yaml
+
+    if node.tag in {f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "value")}:
+        return node.value
+    return yaml.constructor.SafeConstructor().construct_object(node, deep=True)
+
+
+# --- TOML -----------------------------------------------------------------------------------------------------------
+
+
+def _parse_toml(text: str, path: str) -> Any:
+    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+    if importlib.util.find_spec(name) is None:
+        raise MissingPackageError("tomli", f"reading {path} (TOML) with Python 3.10", "tomli")
+    toml = importlib.import_module(name)
+    try:
+        return toml.loads(text)
+    except toml.TOMLDecodeError as problem:
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(problem))
+        where = Location(path, int(found[1]), int(found[2])) if found else Location(path)
+        raise DocumentError(f"is not TOML: {str(problem).split(' (at ')[0]}", where) from None
+    except ValueError as problem:
+        raise DocumentError(f"is not TOML that can be read: {str(problem).split(';')[0]}", Location(path)) from None
+
+
+_TOML_PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
+_TOML_NAME = rf"({_TOML_PART}(?:\s*\.\s*{_TOML_PART})*)"
+_TOML_TABLE = re.compile(rf"\s*\[(\[?)\s*{_TOML_NAME}\s*\]")
+_TOML_KEY = re.compile(rf"\s*{_TOML_NAME}\s*=")
+
+
+def _scan_toml(text: str) -> Iterator[Place]:
+    """Places of tables and of keys that start a line; inline tables count as their key. TOML itself refuses duplicates."""
+    table: KeyPath = ()
+    entries: dict[KeyPath, int] = {}
+    quote = ""  # the delimiter of the text of several lines that is open
+    for number, line in enumerate(text.split("\n"), start=1):
+        column = len(line) - len(line.lstrip()) + 1
+        if not quote and (match := _TOML_TABLE.match(line)):
+            table = _toml_table(match[2], bool(match[1]), entries)
+            yield table, number, column, False
+        elif not quote and (match := _TOML_KEY.match(line)):
+            yield (*table, *_toml_parts(match[1])), number, column, False
+        for delimiter in re.findall(r"\"{3}|'{3}", line):
+            quote = delimiter if not quote else "" if quote == delimiter else quote
+
+
+def _toml_table(name: str, is_entry: bool, entries: dict[KeyPath, int]) -> KeyPath:
+    """The path of a [table] or of the next [[entry]], with the index of each list that it stands in."""
+    path: KeyPath = ()
+    *parents, last = _toml_parts(name)
+    for part in parents:
+        path = (*path, part)
+        path = (*path, entries[path]) if path in entries else path
+    path = (*path, last)
+    if is_entry:
+        entries[path] = entries.get(path, -1) + 1
+        path = (*path, entries[path])
+    return path
+
+
+def _toml_parts(name: str) -> KeyPath:
+    return tuple(part.strip("\"'") for part in re.findall(_TOML_PART, name))
+
+
+_PARSERS = {"json": _parse_json, "yaml": _parse_yaml, "toml": _parse_toml}
+_SCANNERS = {"json": _scan_json, "yaml": _scan_yaml, "toml": _scan_toml}

@@ -1,0 +1,108 @@
+"""`trainwright launch` as its users run it: dry, refused, and (long) for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from trainwright import probe
+from trainwright.cli import main
+from trainwright.launch.job import Job
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
+SCHEMA = json.loads((LIBRARY / "launch" / "launch.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def arguments(make_job: Callable[..., Job], tmp_path: Path) -> list[str]:
+    job = make_job("fsdp", world_size=2)
+    return ["launch", "--model", job.model, "--backend-config", job.backend_config, "--run-dir", str(tmp_path / "a run")]
+
+
+def test_dry_it_shows_everything_and_starts_nothing(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
+    done = run_command(*arguments, "--memory-cap", "300MiB")
+    assert done.returncode == 0, done.stderr
+    assert "-m torch.distributed.run --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
+    assert "strategy: fsdp_full_shard" in done.stdout and "not applied: num_processes" in done.stdout
+    assert "300.0 MiB a rank enforced" in done.stdout and "nothing was started" in done.stdout
+    assert not (tmp_path / "a run").exists()
+
+
+def test_json_has_its_schema(arguments: list[str], run_command: Run) -> None:
+    report = json.loads(run_command(*arguments, "--format", "json").stdout)
+    jsonschema.validate(report["data"], SCHEMA)
+    assert report["data"]["job"]["world_size"] == 2 and report["data"]["outcome"] is None
+    assert report["inferred"][0]["name"] == "nproc"
+
+
+def test_another_number_of_ranks_than_the_file_says_is_an_error_of_the_check(arguments: list[str], run_command: Run) -> None:
+    done = run_command(*arguments, "--nproc", "3", "--execute")
+    assert done.returncode == 1
+    assert "num_processes 2 in the file, --nproc 3" in done.stdout and "not started" in done.stdout and "error ACC" in done.stdout
+    assert run_command(*arguments, "--nproc", "3", "--no-check").returncode == 0
+
+
+MISTAKES = {
+    "--steps 0": "steps 0 is less than 1",
+    "--steps x": "'x' is not a whole number",
+    "--seq-len 100000": "positions",
+    "--memory-cap 0": "memory_cap_bytes",
+    "--memory-cap lots": "'lots' is not a memory size",
+    "--timeout 0": "timeout_s",
+    "--learning-rate nan": "learning_rate",
+    "--nproc 0": "world_size 0",
+    "--device tpu": "invalid choice",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told(mistake: str, arguments: list[str], run_command: Run) -> None:
+    done = run_command(*arguments, *mistake.split())
+    assert done.returncode == 2 and MISTAKES[mistake] in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_folder_that_exists_is_refused_even_dry(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
+    (tmp_path / "a run").mkdir()
+    done = run_command(*arguments)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "exists" in done.stderr
+
+
+def test_without_torch_execute_says_how_to_get_it(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "importable", lambda name: False)
+    assert main([*arguments, "--execute"]) == 3
+    assert "pip install torch" in capsys.readouterr().err
+    assert not (tmp_path / "a run").exists()
+    assert main(arguments) == 0
+    assert "not checked: torch" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_real_run_and_one_that_fails(arguments: list[str], tmp_path: Path) -> None:
+    for name in ("torch", "trainwright", "json", "run"):  # nothing of the user's folder may stand in for a module of the job
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')")
+    small = ["--steps", "3", "--micro-batch", "1", "--seq-len", "16", "--execute", "--format", "json"]
+
+    def launch(*more: str) -> tuple[int, Any]:
+        argv = [sys.executable, str(LIBRARY / "cli.py"), *arguments, *small, *more]
+        path = {"PYTHONPATH": str(LIBRARY.parent), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(argv, env=path, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        report = json.loads(done.stdout)
+        jsonschema.validate(report["data"], SCHEMA)
+        return done.returncode, report
+
+    code, report = launch()
+    assert code == 0 and report["data"]["outcome"]["status"] == "completed"
+    assert report["data"]["diagnosis"]["run"]["tokens_per_s"] > 0
+    code, report = launch("--force", "--memory-cap", "20MiB")
+    assert code == 4 and report["status"] == "failed"
+    assert report["data"]["diagnosis"]["diagnoses"][0]["class"] == "host_oom_alloc"
