@@ -68,7 +68,7 @@ ODD = [
     *("2024-01-01", "2024-99-99", "1:60:99", "!!set {a}", "!!omap [a: 1]", "!!binary aGk=", "!!binary '@'", "!!int ''", "!!bool maybe"),
     *("!!timestamp x", "!!python/object:os.system {}", "&a [*a]", "*none", "'A, B'", "'\ud83d\ude00'", '"\\ud800"', '"\\e[31m"'),
     *("|\n  text", "=", "<<", "[[1]]", "FSDP", "fsdp", "DEEPSPEED", "MULTI_CPU", "XLA", "TPU", "HYBRID_SHARD", "SIZE_BASED_WRAP"),
-    *("LOCAL_STATE_DICT", "fp8", "fp32", "2", "3"),
+    *("LOCAL_STATE_DICT", "fp8", "fp32", "2", "3", "[{2024-01-01: {.nan: 1}}]"),
 ]
 SPLICES = [
     b"\x00",

@@ -100,6 +100,7 @@ def test_an_answer_that_is_none_is_told(answer: str, complaint: str) -> None:
     assert found["torch"] is None and found["error"]
 
 
+@pytest.mark.long
 def test_devices_of_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('a module of the user folder must not be imported')")
     (tmp_path / "json.py").write_text("raise SystemExit('nor this')")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date
 from typing import Any
 
 import pytest
@@ -199,6 +200,7 @@ def test_a_finding_without_a_rule_page_points_to_none() -> None:
 
 def test_a_fix_in_words() -> None:
     assert str(Fix({"a": None, "b": "no", "c": 1})) == 'delete a, b "no", c 1'
+    assert str(Fix({"a": [{date(2024, 1, 1): math.nan}]})) == 'a [{"2024-01-01": null}]'
     assert str(Fix({"a": {1}})) == 'a "{1}"' and len(str(Fix({"a": "x" * 9999}))) < 250
 
 

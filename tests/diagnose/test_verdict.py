@@ -55,8 +55,8 @@ def test_an_exception_in_stderr_alone(folder: Any) -> None:
     found = judged(folder)
     assert verdicts(folder) == [("user_exception", "1")]
     evidence = found.diagnoses[0]["evidence"]
-    assert "/home/u/train.py" in evidence[0]["text"], "the innermost frame of the user's own code"
-    assert (evidence[1]["line"], evidence[1]["text"]) == (5, "ValueError: bad shard")
+    assert (evidence[0]["line"], evidence[0]["text"]) == (5, "ValueError: bad shard")
+    assert "/home/u/train.py" in evidence[1]["text"], "the innermost frame of the user's own code"
 
 
 def test_a_traceback_that_python_ignored_is_no_cause(folder: Any) -> None:

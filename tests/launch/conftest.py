@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.emit import accelerate
-from trainwright.launch.job import Job
+from trainwright.job import Job
 from trainwright.strategy import Strategy
 
 MODEL = Path(__file__).resolve().parents[2] / "helpers" / "trainwright" / "models" / "llama-demo" / "config.json"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from trainwright import probe
 from trainwright.cli import main
-from trainwright.launch.job import Job
+from trainwright.job import Job
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
@@ -106,3 +108,20 @@ def test_a_real_run_and_one_that_fails(arguments: list[str], tmp_path: Path) -> 
     code, report = launch("--force", "--memory-cap", "20MiB")
     assert code == 4 and report["status"] == "failed"
     assert report["data"]["diagnosis"]["diagnoses"][0]["class"] == "host_oom_alloc"
+
+
+@pytest.mark.long
+def test_ctrl_c_is_the_documented_exit_code(arguments: list[str], tmp_path: Path, gone: Callable[..., None]) -> None:
+    argv = [sys.executable, "-m", "trainwright.cli", *arguments, "--steps", "1000", "--seq-len", "16", "--execute", "--format", "json"]
+    path = {"PYTHONPATH": str(LIBRARY.parent), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(argv, env=path, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "a run" / "manifest.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    answer, complaint = process.communicate(timeout=60)
+    gone(tmp_path / "a run")
+    report = json.loads(answer)
+    assert (process.returncode, report["status"], complaint) == (130, "interrupted", "")
+    assert report["data"]["outcome"]["status"] == "interrupted"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import UserError
+from trainwright.job import Job
 from trainwright.launch import manifest, torchrun
-from trainwright.launch.job import Job
 
 
 def test_it_holds_what_was_started_and_no_secret(make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ import pytest
 from trainwright import probe
 from trainwright.diagnose.run_folder import read_run
 from trainwright.diagnose.verdict import Diagnosis, diagnose
+from trainwright.job import Job
 from trainwright.launch import torchrun
-from trainwright.launch.job import Job
 from trainwright.launch.processes import alive
 from trainwright.launch.torchrun import Outcome, run
 

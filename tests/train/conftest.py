@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch import distributed as dist  # noqa: E402
 
 from trainwright.emit import accelerate  # noqa: E402
-from trainwright.launch.job import Job  # noqa: E402
+from trainwright.job import Job  # noqa: E402
 from trainwright.model import ModelSpec, load_model  # noqa: E402
 from trainwright.strategy import Strategy  # noqa: E402
 from trainwright.train import world  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainwright.launch.job import Job
+from trainwright.job import Job
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
 from trainwright.train.data import Corpus

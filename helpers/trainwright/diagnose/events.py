@@ -109,7 +109,7 @@ def _recorded(rank: Rank, error: dict[str, Any]) -> Event:
     text = f"{error.get('exception') or 'an exception'}: {message}".strip()
     kind: Kind = "out_of_memory" if error.get("type") == "out_of_memory" else _kind(text)
     raised = last_exception(rank.log)
-    evidence = _lines(rank.end_line, *(raised[1] if raised else ()))
+    evidence = _lines(*(raised[1] if raised else ()), rank.end_line)
     return Event(rank, kind, text, phase=str(error.get("phase") or "")[:40], evidence=evidence, order=rank.changed)
 
 
@@ -122,7 +122,7 @@ def _kind(text: str) -> Kind:
 
 
 def last_exception(log: Log | None) -> tuple[str, tuple[Line, ...]] | None:
-    """The last traceback that ended something: ("ValueError: text", its innermost frame outside packages and that line)."""
+    """The last traceback that ended something: ("ValueError: text", that line and its innermost frame outside packages)."""
     if log is None:
         return None
     texts = [strip(line.text) for line in log.lines]
@@ -132,7 +132,7 @@ def last_exception(log: Log | None) -> tuple[str, tuple[Line, ...]] | None:
         end = next((index for index in range(start + 1, len(texts)) if texts[index][:1].strip()), None)
         if end is not None:
             frames = [log.lines[index] for index in range(start + 1, end) if _FRAME.match(texts[index])]
-            return texts[end], _lines(_own_frame(frames), log.lines[end])
+            return texts[end], _lines(log.lines[end], _own_frame(frames))
     return None
 
 

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from trainwright.launch.job import Job
+from trainwright.job import Job
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
 from trainwright.train import world

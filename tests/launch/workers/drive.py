@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from trainwright.launch.job import read
+from trainwright.job import read
 from trainwright.launch.torchrun import run
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from trainwright.output import write_text
 from trainwright.progress import Step, progress
 from trainwright.report import Finding, Report, Severity
 from trainwright.strategy import Strategy
-from trainwright.units import format_bytes, format_seconds, parse_bytes, parse_count
+from trainwright.units import format_bytes, format_seconds, parse_bytes, parse_count, signed_percent
 
 EXAMPLES = """examples:
   trainwright demo
@@ -236,7 +236,7 @@ def _trial_text(trial: Trial) -> list[str]:
     ended = "ran" if trial.capped.completed else f"{trial.capped.status} ({trial.diagnosis.first_class or 'no cause seen'})"
     lines = [f"{name}: predicted {predicted} ({'fits' if trial.fits else 'does not fit'}); under the cap it {ended}"]
     if trial.measured_bytes is not None and trial.error is not None:
-        lines.append(f"{name}: torch's tracker counted {format_bytes(trial.measured_bytes)}, the ledger is off by {trial.error:+.1%}")
+        lines.append(f"{name}: torch's tracker counted {format_bytes(trial.measured_bytes)}, the ledger is off by {signed_percent(trial.error)}")
     measures = trial.diagnosis.measures
     if trial.capped.completed and measures.median_step_time_s:
         rate = f", {measures.tokens_per_s:,.0f} tokens/s over all ranks" if measures.tokens_per_s else ""

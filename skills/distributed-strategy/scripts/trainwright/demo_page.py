@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainwright import page as p
 from trainwright.diagnose.run_folder import StepRow
 from trainwright.page import Bar, Html
-from trainwright.units import format_bytes, format_count, format_seconds
+from trainwright.units import format_bytes, format_count, format_seconds, signed_percent
 
 if TYPE_CHECKING:
     from trainwright.demo import Story, Trial
@@ -49,13 +49,14 @@ def _headline(story: Story) -> Html:
 def _ledgers(story: Story) -> Html:
     bars = []
     for candidate in story.advice.candidates:
-        kinds = dict.fromkeys(item.kind for item in candidate.ledger.items)
-        segments = tuple((_KINDS.get(kind, kind), float(candidate.ledger.bytes_of(kind))) for kind in kinds)
-        note = f"{format_bytes(candidate.ledger.peak_bytes)} {'fits' if candidate.fits else 'does not fit'}"
+        segments = tuple((words, float(size)) for kind, words in _KINDS.items() if (size := candidate.ledger.bytes_of(kind)))
+        note = f"{format_bytes(candidate.ledger.peak_bytes)}, {'fits' if candidate.fits else 'does not fit'}"
         bars.append(Bar(candidate.strategy.name, segments, note))
     chart = p.stacked_bars(bars, float(story.cap_bytes), f"cap {format_bytes(story.cap_bytes)}")
-    reasons = (p.paragraph(reason) for reason in story.advice.reasons)
-    return p.section("What the ledger predicts: peak tensor memory of the fullest rank", chart, *reasons)
+    choice = story.advice.choice.name if story.advice.choice else "nothing fits"
+    said = [f"{choice}: {story.advice.reasons[0]}", *story.advice.reasons[1:], *story.advice.remedies, f"Confidence: {story.advice.confidence}"]
+    reasons = p.element("ul", *(p.element("li", reason) for reason in said))
+    return p.section("What the ledger predicts: peak tensor memory of the fullest rank", chart, reasons)
 
 
 def _accuracy(story: Story) -> Html:
@@ -65,7 +66,7 @@ def _accuracy(story: Story) -> Html:
             rows.append((trial.strategy.name, format_bytes(trial.predicted.peak_bytes), "not measured", ""))
             continue
         tone = "good" if abs(trial.error) <= 0.05 else "bad"
-        error = p.element("span", f"{trial.error:+.2%}", class_=tone)
+        error = p.element("span", signed_percent(trial.error), class_=tone)
         rows.append((trial.strategy.name, format_bytes(trial.predicted.peak_bytes), format_bytes(trial.measured_bytes), error))
     note = p.paragraph("Measured by torch's own memory tracker over two steps without a cap; the tracker slows them, so they count for no speed.", tone="soft")
     return p.section("Predicted and measured", p.table(("strategy", "ledger", "torch's tracker", "error"), rows, (1, 2, 3)), note)

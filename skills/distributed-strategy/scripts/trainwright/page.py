@@ -25,11 +25,11 @@ _STYLE = """
 h1{font-size:28px;line-height:1.2;margin:0 0 6px}h2{font-size:19px;margin:40px 0 10px}p{margin:8px 0}.lead{font-size:17px;color:var(--soft);margin:0 0 20px}
 .soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.good,.bad,.warn{font-weight:600}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
-.card b{display:block;font-size:22px;line-height:1.3}.card span{color:var(--soft);font-size:13px}.wide{overflow-x:auto}
+.card b{display:block;font-size:20px;line-height:1.3;overflow-wrap:anywhere}.card span{color:var(--soft);font-size:13px}.wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:6px 12px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}td.num,th.num{text-align:right}
 pre{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px;overflow-x:auto;font:13px/1.5 ui-monospace,monospace}
-code{font:13px ui-monospace,monospace}svg{width:100%;height:auto;display:block}svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .soft{fill:var(--soft)}svg .axis{stroke:var(--line)}
+code{font:13px ui-monospace,monospace}svg{width:100%;height:auto;display:block}svg text{fill:var(--ink);font:12px system-ui,sans-serif;paint-order:stroke;stroke:var(--back);stroke-width:4px}svg .soft{fill:var(--soft)}svg .axis{stroke:var(--line)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px;margin:6px 0}.legend i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px}
 """
 
@@ -107,14 +107,20 @@ def stacked_bars(bars: Sequence[Bar], limit: float | None = None, limit_label: s
     left, width, row = 190, 560, 34
     top = 26 if limit is not None else 6
     scale = width / max([bar.total for bar in bars] + [limit or 0, 1e-9])
-    parts = [_bar(bar, top + i * row, left, scale, colour) for i, bar in enumerate(bars)]
     height = top + len(bars) * row
-    if limit is not None:
-        x = left + limit * scale
-        parts.append(element("line", x1=x, x2=x, y1=18, y2=height, stroke="var(--bad)", stroke_width=2, stroke_dasharray="5 4"))
-        parts.append(element("text", limit_label, x=x, y=13, text_anchor="middle", style="fill:var(--bad)"))
-    chart = element("svg", *parts, viewBox=f"0 0 960 {height + 6}", role="img")
+    rows = [_bar(bar, top + i * row, left, scale, colour) for i, bar in enumerate(bars)]
+    chart = element("svg", *_limit(limit, limit_label, left, scale, height), *rows, viewBox=f"0 0 960 {height + 6}", role="img")
     return join(chart, _legend(colour))
+
+
+def _limit(limit: float | None, label: str, left: float, scale: float, height: float) -> list[Html]:
+    if limit is None:
+        return []
+    x = left + limit * scale
+    return [
+        element("line", x1=x, x2=x, y1=18, y2=height, stroke="var(--bad)", stroke_width=2, stroke_dasharray="5 4"),
+        element("text", label, x=x, y=13, text_anchor="middle", style="fill:var(--bad)"),
+    ]
 
 
 def _bar(bar: Bar, y: float, left: float, scale: float, colour: dict[str, str]) -> Html:

@@ -72,3 +72,9 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) < 600:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.2f} h"
+
+
+def signed_percent(share: float) -> str:
+    """0.0312 -> "+3.12 %"; what rounds to nothing is "0.00 %", with no sign."""
+    text = f"{share * 100:+.2f}"
+    return f"{'0.00' if float(text) == 0 else text} %"

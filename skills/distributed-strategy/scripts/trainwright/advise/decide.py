@@ -71,7 +71,7 @@ class Advice:
         lines += [f"  instead: {remedy}" for remedy in self.remedies]
         lines += [f"confidence: {self.confidence}"] if self.confidence else []
         lines += [f"against it: {signal}" for signal in self.counter_signals]
-        return lines + [f"evidence {row.id}: {row.quote}" for row in self.evidence]
+        return lines + [f"evidence {row.id}: {row.quote} ({row.scope})" for row in self.evidence]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -77,6 +77,8 @@ def _gathered_at_turn(rank: Rank) -> list[Item]:
 
 
 def _root_buffer(rank: Rank) -> Item:
+    if not rank.sharded:
+        return Item("all-gather buffer of the root", "communication", 0, "")
     return Item("all-gather buffer of the root", "communication", _buffer(rank, rank.root_unit), f"R x {rank.element} B")
 
 
@@ -155,8 +157,9 @@ def _last_gather(rank: Rank) -> Phase:
 
 def _loss(rank: Rank) -> Phase:
     gathered = _gathered(rank, 0 if rank.reshard else rank.layers, coming=True)
+    held = [] if rank.blocks_are_units else [_root_buffer(rank)]
     loss = rank.saved.loss_forward(rank.strategy.activation_checkpointing)
-    return _phase("loss", rank.resident(), gathered, _kept_by_all(rank), loss)
+    return _phase("loss", rank.resident(), gathered, held, _kept_by_all(rank), loss)
 
 
 def _second_gather(rank: Rank) -> Phase:

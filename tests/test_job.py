@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import UserError
-from trainwright.launch.job import Job, read
+from trainwright.job import Job, read
 
 
 def job(**fields: Any) -> Job:
