@@ -18,17 +18,17 @@ _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "
 
 
 def parse_bytes(text: str) -> int:
-    """"40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; none means bytes."""
+    """ "40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; none means bytes."""
     return round(_parse(text, _BYTES, "a memory size such as 40GiB"))
 
 
 def parse_seconds(text: str) -> float:
-    """"1.5h" -> 5400.0. Units us, ms, s, m or min, h, d; none means seconds."""
+    """ "1.5h" -> 5400.0. Units us, ms, s, m or min, h, d; none means seconds."""
     return float(_parse(text, _SECONDS, "a duration such as 90s or 1.5h"))
 
 
 def parse_count(text: str) -> int:
-    """"1e18" -> 10**18, "7B" -> 7 * 10**9. Suffixes k, M, B or G, T, P, E."""
+    """ "1e18" -> 10**18, "7B" -> 7 * 10**9. Suffixes k, M, B or G, T, P, E."""
     value = _parse(text, _COUNTS, "a whole number such as 4096, 7B or 1e18")
     if value != int(value):
         raise UserError(f"{text!r} is not a whole number")

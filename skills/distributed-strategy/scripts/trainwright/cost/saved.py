@@ -108,6 +108,13 @@ class Activations:
         down = self.model.hidden_size * self.model.intermediate_size * 2 if self.numerics == "autocast" else 0
         return _item("saved in the block", self.block_bytes() - output - down, "a block's list but its output and used copies")
 
+    def running_attention(self) -> Item:
+        """What a block still keeps when the backward of its MLP is done."""
+        m = self.model
+        used = 4 * self.tokens * m.intermediate_size * self.element
+        copies = 2 * m.hidden_size * m.intermediate_size * 2 if self.numerics == "autocast" else 0
+        return _item("saved in the block's attention", self.running().bytes - used - copies, "a block's list but its MLP's tensors")
+
     def kept_by_checkpoint(self) -> tuple[Item, ...]:
         """What a checkpointed block keeps: its output, which is the next block's input."""
         return (_item("block output", self._wide(self.residual), f"T h x {self.residual} B"),)
