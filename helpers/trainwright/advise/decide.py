@@ -215,7 +215,10 @@ def _given_up(advice: Advice, chosen: Candidate) -> list[str]:
     saved = chosen.ledger.peak_bytes - full.ledger.peak_bytes
     if saved <= 0:
         return [f"{full.strategy.name} would save no memory here"]
-    ceilings = f"micro batch up to {full.max_micro_batch} instead of {chosen.max_micro_batch}"
+    same = full.max_micro_batch == chosen.max_micro_batch
+    ceilings = (
+        "for the same largest micro batch" if same else f"micro batch up to {full.max_micro_batch} instead of {chosen.max_micro_batch}"
+    )
     return [f"given up: {full.strategy.name} would peak {format_bytes(saved)} lower ({ceilings})"]
 
 
