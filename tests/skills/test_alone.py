@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainwright.rules import load_all
+
 NAME = "distributed-strategy"
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
@@ -82,6 +84,10 @@ def test_the_copy_answers_not_the_repository(alone: Path) -> None:
         assert json.loads(run(alone, "rules", "--format", "json").stdout)["version"] == "99.0.0"
     finally:
         source.write_text(before)
+
+
+def test_it_knows_every_rule_that_the_repository_knows(alone: Path) -> None:
+    assert {row["rule"] for row in json.loads(run(alone, "rules", "--format", "json").stdout)["data"]["rules"]} == set(load_all())
 
 
 def test_nothing_was_left_in_the_folder(alone: Path, root: Path) -> None:
