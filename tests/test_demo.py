@@ -52,7 +52,7 @@ def envelope(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     [
         (("--devices", "1"), "needs 2 or more"),
         (("--memory-cap", "lots"), "is not a memory size"),
-        (("--memory-cap", "0"), "holds nothing"),
+        (("--memory-cap", "0B"), "holds nothing"),
         (("--model", "no.json"), "no.json: cannot be read"),
         (("--micro-batch", "0"), "micro_batch is 0"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -20,14 +21,13 @@ from trainwright.units import format_bytes, format_count, format_seconds, parse_
         ("40GB", 40 * 10**9),
         ("40g", 40 * 10**9),
         ("1.5MiB", 1572864),
-        ("512", 512),
         ("512B", 512),
-        ("0", 0),
+        ("0B", 0),
         ("1_024KiB", 2**20),
         (".5KiB", 512),
         ("1e3 KB", 10**6),
         ("2PiB", 2**51),
-        ("9007199254740993", 9007199254740993),
+        ("9007199254740993B", 9007199254740993),
     ],
 )
 def test_bytes(text: str, value: int) -> None:
@@ -114,3 +114,14 @@ def test_counts_survive_being_shown(count: int) -> None:
 )
 def test_shown(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_a_size_without_a_unit_is_refused() -> None:
+    with pytest.raises(UserError, match="'80' has no unit; give a memory size such as 40GiB"):
+        parse_bytes("80")
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse_bytes, "1e308kB"), (parse_count, "1e308E"), (parse_seconds, "1e308d")])
+def test_what_overflows_is_refused(parse: Callable[[str], float], text: str) -> None:
+    with pytest.raises(UserError, match="not finite"):
+        parse(text)

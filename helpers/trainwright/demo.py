@@ -127,7 +127,8 @@ def _claim(folder: Path) -> None:
         write_text(folder / MARK, "`trainwright demo` wrote this folder and replaces its own files in it.\n")
         for name in ("report.html", "report.json"):
             (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / "configs", ignore_errors=True)
+        for name in ("configs", "runs"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "configs").mkdir()
     except OSError as problem:
         raise UserError(f"cannot write in {folder}: {problem.strerror}; name another with --out") from None
@@ -171,7 +172,7 @@ def _try(trial: Trial, story: Story, options: argparse.Namespace, step: Step) ->
     trial.config_text = accelerate.write(trial.strategy, story.workload.world_size, "cpu")
     write_text(trial.config, trial.config_text)
     trial.reading = accelerate.read(load_mapping(trial.config))
-    checked = judge([trial.config], Context(world_size=story.workload.world_size, model=story.model))
+    checked = judge([trial.config], Context(world_size=story.workload.world_size, model=story.model, device="cpu"))
     trial.findings = checked.findings
     if any(finding.severity is Severity.ERROR for finding in checked.findings):
         return True
@@ -182,7 +183,7 @@ def _try(trial: Trial, story: Story, options: argparse.Namespace, step: Step) ->
         return False
     tracked = _launch(trial, story, "tracked", TRACKED_STEPS, None, TRACKED_STEPS, step)
     trial.measured = read_run(tracked.run_dir)
-    trial.measured_bytes = trial.measured.peak_memory_bytes
+    trial.measured_bytes = trial.measured.peak_memory_bytes if tracked.completed else None
     return tracked.status != "interrupted"
 
 
@@ -222,7 +223,7 @@ def _conclude(story: Story, report: Report) -> None:
 
 
 def _text(story: Story, missed: list[str]) -> list[str]:
-    machine = f"{story.workload.world_size} CPU ranks, cap {format_bytes(story.cap_bytes)} each"
+    machine = f"{story.workload.world_size} CPU ranks, {format_bytes(story.cap_bytes)} for the tensors of each, enforced"
     lines = [f"model {story.model.name}: {story.model.total_parameters:,} parameters; {machine}", *story.advice.text]
     for trial in story.trials:
         lines += _trial_text(trial)

@@ -23,6 +23,9 @@ from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.report import Location
 
 MAX_BYTES = 8 * 1024 * 1024
+# What the pure Python parsers of YAML and TOML take in some seconds; the largest real config seen is below 30 kB.
+MAX_TEXT = {"json": MAX_BYTES, "yaml": 512 * 1024, "toml": 128 * 1024}
+MAX_DOTS = 1000  # in one TOML line: the parser's time grows with their square
 MAX_DEPTH = 64
 MAX_NODES = 200_000
 
@@ -113,8 +116,8 @@ def load(path: str, dialect: str | None = None) -> Document:
 
     Raises DocumentError for whatever cannot be read or parsed, MissingPackageError where YAML needs PyYAML.
     """
-    text = read_text(path)
-    return parse(text, path, dialect or ("yaml" if path == "-" else dialect_of(path)))
+    dialect = dialect or ("yaml" if path == "-" else dialect_of(path))
+    return parse(read_text(path, MAX_TEXT[dialect]), path, dialect)
 
 
 def parse(text: str, path: str, dialect: str) -> Document:
@@ -146,7 +149,7 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
     except (OSError, ValueError) as problem:
         raise DocumentError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", where) from None
     if len(raw) > max_bytes:
-        raise DocumentError(f"is larger than {max_bytes // 2**20} MiB; this is no configuration file", where)
+        raise DocumentError(f"is larger than {max_bytes // 1024:,} KiB; this is no configuration file", where)
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DocumentError("is UTF-16, and its consumers read UTF-8; save it as UTF-8", where)
     if b"\0" in raw:
@@ -341,6 +344,8 @@ def _parse_toml(text: str, path: str) -> Any:
     if importlib.util.find_spec(name) is None:
         raise MissingPackageError("tomli", f"reading {path} (TOML) with Python 3.10", "tomli")
     toml = importlib.import_module(name)
+    if any(line.count(".") > MAX_DOTS for line in text.split("\n")):
+        raise DocumentError(f"has a line of more than {MAX_DOTS:,} dots; no consumer's format has", Location(path))
     try:
         return toml.loads(text)
     except toml.TOMLDecodeError as problem:

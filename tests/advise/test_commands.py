@@ -151,9 +151,16 @@ def test_the_emitted_file_passes_the_check(tmp_path: Path, run_command: Run) -> 
     for device, level in (("cpu", "error"), ("cuda", "warning")):  # Accelerate's own launcher cannot run FSDP on CPU: a warning
         written = tmp_path / f"{device}.yaml"
         done = run_command("advise", *JOB[:-1], device, "--memory", "270MiB", "--emit", str(written))
-        assert done.returncode == 0 and f"trainwright check {written} --world-size 4" in done.stdout
+        assert done.returncode == 0 and f"next: check {written} --world-size 4 --device {device}" in done.stdout
         checked = run_command("check", str(written), "--world-size", "4", "--model", MODEL, "--device", device, "--fail-on", level)
         assert checked.returncode == 0, checked.stdout
+
+
+def test_where_nothing_fits_the_answer_stands_and_no_file_is_written(tmp_path: Path, run_command: Run) -> None:
+    written = tmp_path / "x.yaml"
+    done = run_command("advise", *JOB, "--memory", "1MiB", "--emit", str(written))
+    assert done.returncode == 1 and "ADV001" in done.stdout and f"{written} is not written: nothing fits" in done.stdout
+    assert not written.exists()
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------
@@ -167,7 +174,7 @@ def test_the_emitted_file_passes_the_check(tmp_path: Path, run_command: Run) -> 
         (["--devices", "-1", "--memory", "1GiB"], "negative"),
         (["--devices", "2.5", "--memory", "1GiB"], "not a whole number"),
         (["--devices", "1e30", "--memory", "1GiB"], "world_size is"),
-        (["--devices", "4", "--memory", "0"], "holds nothing"),
+        (["--devices", "4", "--memory", "0B"], "holds nothing"),
         (["--devices", "4", "--memory", "lots"], "'lots' is not a memory size"),
         (["--devices", "4", "--memory", "-1GiB"], "--memory"),
         (["--devices", "4", "--memory", "nan"], "not a memory size"),
@@ -183,7 +190,7 @@ def test_the_emitted_file_passes_the_check(tmp_path: Path, run_command: Run) -> 
         (["--devices", "4", "--memory", "1GiB", "--strategy", "ddp"], "--emit"),
         (["--devices", "4", "--memory", "1GiB", "--emit", "/nowhere/x.yaml"], "cannot write /nowhere/x.yaml"),
         (["--devices", "4", "--memory", "1GiB", "--emit", "x.yaml", "--strategy", "zero-3"], "'zero-3' is not one of ddp"),
-        (["--devices", "4", "--memory", "1MiB", "--emit", "x.yaml"], "nothing fits, so x.yaml is not written"),
+        (["--devices", "4", "--memory", "80"], "has no unit"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainwright.advise import decide as decide_module
 from trainwright.advise import remedies
 from trainwright.advise.decide import MARGIN, Advice, decide, strategies
 from trainwright.cost.memory import Workload, ledger
@@ -17,6 +18,7 @@ from trainwright.evidence import evidence
 from trainwright.model import load_model
 from trainwright.report import Severity
 from trainwright.strategy import Strategy
+from trainwright.units import format_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = load_model(str(ROOT / "helpers/trainwright/models/llama-demo/config.json"))
@@ -87,9 +89,25 @@ def test_reasons_name_the_margin_the_rejected_and_the_traffic() -> None:
     said = "\n".join(found.reasons)
     assert "leaves the 10% kept free for the ledger's own error and for fragmentation: 60.7 MiB of 270.0 MiB left" in said
     assert "ddp peaks at 371.4 MiB, 101.4 MiB more than there is" in said
-    assert "2P(W-1)/W bytes a rank, as much as ddp" in said
+    # N = 18,880,896 weights on 4 ranks in fp32: 2 N 3/4 elements of 4 bytes
+    assert "each step sends 108.0 MiB a rank: it gathers units once and reduce-scatters gradients in fp32" in said
     assert "given up: fsdp_full_shard would peak 40.0 MiB lower (micro batch up to 4 instead of 3)" in said
     assert "which is fastest is not predicted" in found.confidence
+
+
+def test_traffic_follows_the_precision_and_the_strategy() -> None:
+    """Bytes a rank and step, N (W-1)/W elements each time: ddp reduces fp32 under autocast too, fsdp gathers and reduces bf16."""
+    unit = 18_880_896 * 3 / 4
+    for precision, name, size in (
+        ("fp32", "ddp", 8 * unit),
+        ("bf16", "ddp", 8 * unit),
+        ("fp32", "fsdp_full_shard", 12 * unit),
+        ("bf16", "fsdp_full_shard", 6 * unit),
+        ("bf16", "fsdp_shard_grad_op", 4 * unit),
+    ):
+        found = decide(DEMO, JOB, 2**40, precision)  # type: ignore[arg-type]
+        strategy = next(c.strategy for c in found.candidates if c.strategy.name == name)
+        assert decide_module._traffic(found, strategy)[0].startswith(f"each step sends {format_bytes(size)} a rank"), (precision, name)
 
 
 def test_a_tight_choice_is_a_warning_with_low_confidence() -> None:

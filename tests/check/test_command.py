@@ -73,7 +73,14 @@ def test_text_says_how_many_files_were_judged(tmp_path: Path, capsys: pytest.Cap
     assert f"not checked: {paths[2]} (its keys are not those of a config that check knows)" in text
     assert text.splitlines()[-1] == "check: 2 of 3 files judged, 1 error"
     main(["check", paths[0]])
-    assert capsys.readouterr().out.splitlines()[-1] == "check: 1 file judged, nothing found"
+    assert capsys.readouterr().out.splitlines()[-1] == "check: 1 of 1 files judged, nothing found"
+
+
+def test_files_that_are_no_backend_config_are_a_mistake_not_a_success(tmp_path: Path, check: Check) -> None:
+    model = tmp_path / "config.json"
+    model.write_text('{"model_type": "llama"}')
+    code, envelope = check(str(model), *write(tmp_path, c="other: 1\n"))
+    assert code == Exit.USAGE and envelope["findings"] == [] and len(envelope["not_checked"]) == 2
 
 
 def test_the_same_of_several_files_is_one_line(tmp_path: Path, check: Check) -> None:

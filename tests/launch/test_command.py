@@ -56,7 +56,7 @@ MISTAKES = {
     "--steps 0": "steps 0 is less than 1",
     "--steps x": "'x' is not a whole number",
     "--seq-len 100000": "positions",
-    "--memory-cap 0": "memory_cap_bytes",
+    "--memory-cap 0B": "memory_cap_bytes",
     "--memory-cap lots": "'lots' is not a memory size",
     "--timeout 0": "timeout_s",
     "--learning-rate nan": "learning_rate",

@@ -46,11 +46,12 @@ def run(options: argparse.Namespace) -> Report:
 def _emit(path: str, name: str | None, advice: Advice, report: Report) -> None:
     strategy = _named(name, advice) if name else advice.choice
     if strategy is None:
-        raise UserError(f"nothing fits, so {path} is not written; --strategy NAME writes one all the same")
+        report.text.append(f"{path} is not written: nothing fits (--strategy NAME writes one all the same)")
+        return
     ranks = advice.workload.world_size
     write_text(path, accelerate.write(strategy, ranks, advice.workload.device))
     report.data["emitted"] = {"path": path, "strategy": strategy.name, "backend": "accelerate"}
-    report.text.append(f"wrote {path} ({strategy.name}); next: trainwright check {path} --world-size {ranks}")
+    report.text.append(f"wrote {path} ({strategy.name}); next: check {path} --world-size {ranks} --device {advice.workload.device}")
 
 
 def _named(name: str, advice: Advice) -> Strategy:

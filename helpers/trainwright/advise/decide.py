@@ -91,7 +91,9 @@ class Advice:
 
     def _fallback_line(self) -> str:
         if self.choice != self.fallback:
-            return f"fallback: {self.fallback.name}, the simplest"
+            held = "fits too" if self.of(self.fallback).fits else "does not fit"
+            other = f"; next to try: {self.alternative.name}" if self.alternative else ""
+            return f"the simplest is {self.fallback.name}, which {held}{other}"
         beside = f"; the next alternative is {self.alternative.name}" if self.alternative else "; there is no other on one rank"
         return f"fallback: {self.fallback.name} too, the choice is the simplest already{beside}"
 
@@ -184,7 +186,7 @@ def _explain(advice: Advice, chosen: Candidate) -> None:
     else:
         advice.reasons.append(f"the one with the lowest peak ({peak}); none leaves {SAFE}: {room}")
     advice.reasons += [_rejected(candidate) for candidate in advice.candidates if candidate != chosen and not candidate.safe]
-    advice.reasons += [*_traffic(chosen.strategy), *_given_up(advice, chosen)]
+    advice.reasons += [*_traffic(advice, chosen.strategy), *_given_up(advice, chosen)]
     advice.confidence = _confidence(_room(chosen) / advice.memory_bytes)
     advice.counter_signals = _counter_signals(advice, chosen)
     advice.evidence = _quoted(chosen.strategy)
@@ -197,14 +199,21 @@ def _rejected(candidate: Candidate) -> str:
     return f"{candidate.strategy.name} peaks at {peak}, {room} more than there is"
 
 
-def _traffic(strategy: Strategy) -> list[str]:
-    """What each step sends, P the bytes of all parameters and W the ranks (ring algorithms; Rajbhandari et al., ZeRO, 2020, section 7)."""
+def _traffic(advice: Advice, strategy: Strategy) -> list[str]:
+    """What one rank sends in a step by ring algorithms (Rajbhandari et al., ZeRO, 2020, section 7), for N parameters on W ranks.
+
+    DDP all-reduces gradients: 2 N (W-1)/W elements of 4 bytes, autocast or not. FSDP gathers each unit once (shard_grad_op) or
+    twice (full_shard) and reduce-scatters its gradient: N (W-1)/W elements each time, of 2 bytes under bf16, else 4.
+    """
+    ranks, size = advice.workload.world_size, 2 if strategy.precision == "bf16" else 4
+    share = advice.model.total_parameters * (ranks - 1) / ranks
+    dtype = strategy.precision
     said = {
-        "ddp": "each step all-reduces the gradients: 2P(W-1)/W bytes a rank, mostly behind the backward",
-        "fsdp_shard_grad_op": "each step gathers units once, reduce-scatters gradients: 2P(W-1)/W bytes a rank, as much as ddp",
-        "fsdp_full_shard": "each step gathers units twice, reduce-scatters gradients: 3P(W-1)/W bytes a rank, half again as much as ddp",
+        "ddp": f"{format_bytes(2 * share * 4)} a rank: it all-reduces fp32 gradients, mostly behind the backward",
+        "fsdp_shard_grad_op": f"{format_bytes(2 * share * size)} a rank: it gathers units once and reduce-scatters gradients in {dtype}",
+        "fsdp_full_shard": f"{format_bytes(3 * share * size)} a rank: it gathers units twice and reduce-scatters gradients in {dtype}",
     }
-    return [said[strategy.name]] if strategy.name in said else []
+    return [f"each step sends {said[strategy.name]}"] if strategy.name in said else []
 
 
 def _given_up(advice: Advice, chosen: Candidate) -> list[str]:

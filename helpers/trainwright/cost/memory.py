@@ -18,6 +18,11 @@ from trainwright.strategy import Strategy
 
 LARGEST_COUNT = 10**7  # ranks, sequences, tokens: a larger number is a slip of the keyboard
 NOT_COUNTED = (
+    (
+        "DDP's own buckets",
+        "gradient_as_bucket_view is on in the reference trainer; Accelerate and torch default to off: 4 B a parameter more",
+    ),
+    ("optimizer temporaries", "fused AdamW has none; torch's foreach default makes some of about the parameters' size"),
     ("allocator cache and fragmentation", "allocated tensors are counted, not what the allocator reserves around them"),
     ("device context and kernels", "0.47 to 0.92 GiB were measured with CUDA; it depends on driver and libraries"),
     ("communication library", "buffers of NCCL, RCCL, oneCCL or gloo: 1 to 2 GiB were measured with NCCL"),

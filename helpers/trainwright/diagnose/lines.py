@@ -10,6 +10,7 @@ from pathlib import Path
 
 HEAD_BYTES = 2**20
 TAIL_BYTES = 8 * 2**20
+MOST_ROWS = 100_000  # of the head, and of the tail
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -63,10 +64,30 @@ def _read(path: Path, head_bytes: int, tail_bytes: int) -> tuple[bytes, bytes, i
         if not stat.S_ISREG(facts.st_mode):
             raise OSError("it is not a regular file")
         if facts.st_size <= head_bytes + tail_bytes:
-            return file.read(head_bytes + tail_bytes), b"", 0
+            return _crop(file.read(head_bytes + tail_bytes))
         head = file.read(head_bytes)
         file.seek(facts.st_size - tail_bytes)
-        return head, file.read(tail_bytes), facts.st_size - head_bytes - tail_bytes
+        tail = file.read(tail_bytes)
+    head, tail = _first_rows(head), _last_rows(tail)
+    return head, tail, facts.st_size - len(head) - len(tail)
+
+
+def _crop(raw: bytes) -> tuple[bytes, bytes, int]:
+    """A file read whole, in the form of `_read`: its middle goes where it has too many rows."""
+    if raw.count(b"\n") <= 2 * MOST_ROWS:
+        return raw, b"", 0
+    head, tail = _first_rows(raw), _last_rows(raw)
+    return head, tail, len(raw) - len(head) - len(tail)
+
+
+def _first_rows(raw: bytes) -> bytes:
+    rows = raw.split(b"\n", MOST_ROWS)
+    return raw if len(rows) <= MOST_ROWS else raw[: len(raw) - len(rows[-1])]
+
+
+def _last_rows(raw: bytes) -> bytes:
+    rows = raw.rsplit(b"\n", MOST_ROWS)
+    return raw if len(rows) <= MOST_ROWS else raw[len(rows[0]) :]
 
 
 def _lines(name: str, raw: bytes, first: int | None) -> list[Line]:

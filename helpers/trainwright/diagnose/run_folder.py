@@ -17,6 +17,7 @@ from trainwright.report import finite
 
 _PERF = re.compile(r"rank(\d{1,6})\.jsonl")
 _FAILURE = re.compile(r"rank\s+: (\d{1,6}) \(local_rank: \d+\)\n\s*exitcode\s+: (-?\d{1,5}) \(pid: (\d{1,10})\)")
+_EXIT = re.compile(r"exitcode\s*: (-?\d{1,5})\b.{0,200}\(pid: (\d{1,10})\)")
 _FIRST_FAILURE = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
 _MARKED = re.compile(r"^\s?(?:\[default\d+\]:)?\[rank(\d{1,6})\]:")
 _MOST_RANKS = 20_000
@@ -308,10 +309,14 @@ def _add_exits(run: Run) -> None:
     text = run.launcher.text
     listed = [(int(m[1]), int(m[2]), int(m[3])) for m in _FAILURE.finditer(text)]
     first = [(int(m[2]), int(m[1]), int(m[3])) for m in _FIRST_FAILURE.finditer(text)]
+    lines: dict[tuple[str, str], Line] = {}
+    for line in run.launcher.lines:
+        if exit_ := _EXIT.search(line.text):
+            lines.setdefault((exit_[1], exit_[2]), line)
     for number_, exitcode, pid in listed or first:
         rank = run.rank(number_)
         rank.exitcode, rank.pid = exitcode, pid
-        rank.exit_line = run.launcher.find(re.compile(rf"exitcode\s*: {exitcode}\b.*\(pid: {pid}\)"))
+        rank.exit_line = lines.get((str(exitcode), str(pid)))
 
 
 def _share_out(run: Run) -> None:

@@ -147,11 +147,16 @@ def _refuse(file: AccelerateFile) -> None:
     if not file.document.has("distributed_type"):
         raise UserError(f"{file.document.path}: Accelerate needs a distributed_type; add one of {', '.join(_KINDS)}")
     for setting, problem in file.refused():
-        instead = "" if problem.instead is None else f"; write {problem.instead}"
+        instead = "" if problem.instead is None else f"; write {_quoted(problem.instead)}"
         raise _error(file, setting, f"{shown(setting.value)} {problem.why}{instead}")
     for setting in file.settings:
         if reason := _unsupported(file, setting):
             raise _error(file, setting, reason)
+
+
+def _quoted(word: Any) -> str:
+    """A value as YAML has to spell it: a bare no or off would be read as false."""
+    return f"'{word}'" if str(word).lower() in ("no", "off", "yes", "on", "y", "n") else str(word)
 
 
 def _unsupported(file: AccelerateFile, setting: Setting) -> str:

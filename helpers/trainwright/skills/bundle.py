@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from trainwright.errors import UserError
 
 MANIFEST = "skill-manifest.yaml"
 LIBRARY = "helpers/trainwright"
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_PART = r"(?:[\w.-]+\*?[\w.-]*|\*[\w.-]*)"
+_GLOB = re.compile(rf"(?:(?:\*\*|{_PART})/)*{_PART}")  # relative; a part is ** or holds at most one *
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,9 @@ def load_bundle(root: str | None = None) -> Bundle:
     for key in ("name", "description", "license", "author", "python", "category", "keywords", "skills"):
         if not document.get(key):
             raise UserError(f"{document.at(key)}: {key} is missing or empty")
+    skills = document.get("skills")
+    if not isinstance(skills, dict) or not all(isinstance(row, dict) and _NAME.fullmatch(str(name)) for name, row in skills.items()):
+        raise UserError(f"{document.at('skills')}: skills is not a mapping of names (lower case, digits, hyphens) to what each holds")
     return Bundle(place, document, document.value, tuple(_skills(document, place)))
 
 
@@ -76,6 +83,6 @@ def _skills(document: Document, root: Path) -> Iterator[Skill]:
 
 def _strings(document: Document, *path: str) -> tuple[str, ...]:
     value = document.get(*path, default=[])
-    if not isinstance(value, list) or not all(isinstance(item, str) and ".." not in item for item in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) and _GLOB.fullmatch(item) and ".." not in item for item in value):
         raise UserError(f"{document.at(*path)}: {path[-1]} is not a list of file names or globs")
     return tuple(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import datetime
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainwright.document import DocumentError, parse
 from trainwright.report import Finding, Location, Severity
 from trainwright.skills.bundle import Bundle, Skill
 from trainwright.skills.idioms import ADDRESS, forbidden_idioms, forbidden_words
@@ -85,10 +85,17 @@ def _judge_skill(skill: Skill, license_name: str, names: list[str]) -> Iterator[
     for path, text in texts.items():
         yield from (((path, line), "word", message) for line, message in forbidden_words(text))
         if path.endswith(".py"):
-            yield from (((path, line), "idiom", message) for line, message in forbidden_idioms(text))
-            yield from (
-                ((path, line), "import", f"{name} is not in this skill: add it to `library`") for line, name in _missing(text, texts)
-            )
+            yield from _python(path, text, texts)
+
+
+def _python(path: str, text: str, texts: dict[str, str]) -> Iterator[Problem]:
+    try:
+        idioms, missing = list(forbidden_idioms(text)), list(_missing(text, texts))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+        yield path, "idiom", f"is no Python that can be read: {type(problem).__name__}"
+        return
+    yield from (((path, line), "idiom", message) for line, message in idioms)
+    yield from (((path, line), "import", f"{name} is not in this skill: add it to `library`") for line, name in missing)
 
 
 def _missing(source: str, texts: dict[str, str]) -> Iterator[tuple[int, str]]:
@@ -137,14 +144,12 @@ def _is_text(file: Path) -> bool:
 
 
 def _front_matter(skill: Skill, page: str, license_name: str, names: list[str]) -> Iterator[Problem]:
-    import yaml
-
     head = frontmatter(page)
     try:
-        fields = yaml.safe_load(head)
-    except yaml.YAMLError as problem:
+        fields = parse(head, "SKILL.md", "yaml").value
+    except DocumentError as problem:
         fields = None
-        yield "SKILL.md", "front-matter", f"is not YAML: {str(problem).splitlines()[0]}"
+        yield "SKILL.md", "front-matter", problem.reason
     if not isinstance(fields, dict) or list(fields) != KEYS:
         yield ("SKILL.md", 1), "front-matter", f"the front matter is not exactly {', '.join(KEYS)}, in this order"
         return
@@ -238,28 +243,34 @@ def _references(texts: dict[str, str]) -> Iterator[Problem]:
 def _evals(skill: Skill, texts: dict[str, str]) -> Iterator[Problem]:
     tasks, triggers = (_json(texts.get(f"evals/{name}.json", "")) for name in ("evals", "trigger-evals"))
     cases = tasks.get("evals") if isinstance(tasks, dict) else None
-    if not isinstance(cases, list) or tasks.get("skill_name") != skill.name or len(cases) < 5:
+    if (
+        not isinstance(cases, list)
+        or not all(isinstance(case, dict) for case in cases)
+        or tasks.get("skill_name") != skill.name
+        or len(cases) < 5
+    ):
         yield "evals/evals.json", "evals", "is not {skill_name, evals: [5 tasks or more]}"
         return
     for case in cases:
         yield from (("evals/evals.json", "evals", message) for message in _case(case, texts))
-    wanted = [row.get("should_trigger") for row in triggers] if isinstance(triggers, list) else []
+    wanted = [row.get("should_trigger") for row in triggers if isinstance(row, dict)] if isinstance(triggers, list) else []
     if min(wanted.count(True), wanted.count(False)) < 8:
         yield "evals/trigger-evals.json", "evals", "is not a list of {query, should_trigger} with 8 or more of each kind"
 
 
-def _case(case: Any, texts: dict[str, str]) -> Iterator[str]:
+def _case(case: dict[str, Any], texts: dict[str, str]) -> Iterator[str]:
     keys = {"id", "prompt", "expected_output", "files", "assertions", "script", "arguments", "expected_exit", "expected_rules"}
     if missing := keys - set(case):
         yield f"task {case.get('id')} lacks {', '.join(sorted(missing))}"
         return
-    yield from (f"task {case['id']}: there is no {path}" for path in (*case["files"], case["script"]) if path not in texts)
+    files = case["files"] if isinstance(case["files"], list) else [case["files"]]
+    yield from (f"task {case['id']}: there is no {path}" for path in map(str, (*files, case["script"])) if path not in texts)
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse(text, "evals", "json").value
+    except DocumentError:
         return None
 
 

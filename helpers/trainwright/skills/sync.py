@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trainwright.cli import COMMANDS
-from trainwright.document import read_text
+from trainwright.document import DocumentError, read_text
 from trainwright.errors import UserError
 from trainwright.output import write_text
 from trainwright.rules import load_all
@@ -48,7 +48,7 @@ def _library(skill: Skill) -> dict[str, str]:
     for glob in skill.library:
         for file in library.glob(glob):
             if file.is_file() and "__pycache__" not in file.parts and not file.name.endswith(".schema.json"):
-                found[file.relative_to(library).as_posix()] = file.read_text(encoding="utf-8")
+                found[file.relative_to(library).as_posix()] = read_text(str(file))
     return found
 
 
@@ -74,8 +74,8 @@ def drift(bundle: Bundle) -> dict[str, str | None]:
 
 def _current(path: Path) -> str | None:
     try:
-        return path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError):
+        return read_text(str(path))
+    except DocumentError:
         return None
 
 

@@ -18,7 +18,7 @@ def effective_job_differs(run: Run) -> Iterator[Hit]:
 
     Nothing fails then: the job trains something else, or each rank trains alone. What counts is what the worker read
     back from the live model (wrapper class, world size, share of the parameters), not what the file said. Accelerate
-    1.15 with `use_cpu: true` runs plain DDP for `distributed_type: FSDP`, without a word.
+    1.15 lets every rank train alone for `distributed_type: FSDP` where it sees no accelerator, without a word.
 
     Bad `manifest.json`:
         {"schema": "trainwright/manifest/1", "asked": {"strategy": "fsdp_full_shard"}, "outcome": {"status": "completed"}}

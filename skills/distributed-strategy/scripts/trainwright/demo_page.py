@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from trainwright import page as p
@@ -42,7 +43,11 @@ def _headline(story: Story) -> Html:
             (choice, "chosen strategy", "good" if story.advice.choice else "bad"),
             (f"{len(held)} of {len(story.trials)}", "runs under the cap ended as the ledger predicted", tone),
             (f"{max(errors):.1%}" if errors else "not measured", "largest error of the ledger against torch's memory tracker", ""),
-            (format_bytes(story.cap_bytes), "memory cap of each rank, enforced by the kernel", ""),
+            (
+                format_bytes(story.cap_bytes),
+                "memory cap for the tensors of each rank, enforced by the kernel on top of what the process held before",
+                "",
+            ),
         )
     )
 
@@ -159,8 +164,10 @@ def _live(trial: Trial) -> str:
 
 def _honesty(story: Story) -> Html:
     left_out = [(name, reason) for name, reason in story.not_counted]
-    commands = (
-        f"trainwright estimate --model {story.model_path} --devices {story.workload.world_size} --device-memory {story.cap_bytes}\n"
-        f"trainwright diagnose {story.folder / 'runs'}/*-capped"
+    w = story.workload
+    job = f"--devices {w.world_size} --micro-batch {w.micro_batch} --seq-len {w.seq_len} --precision fp32 --device cpu"
+    commands = [f"trainwright estimate --model {shlex.quote(story.model_path)} {job} --memory {story.cap_bytes}B"]
+    commands += [f"trainwright diagnose {shlex.quote(trial.capped.run_dir)}" for trial in story.trials if trial.capped]
+    return p.section(
+        "What is not counted, and how to repeat a step", p.table(("not in the ledger", "why"), left_out), p.code("\n".join(commands))
     )
-    return p.section("What is not counted, and how to repeat a step", p.table(("not in the ledger", "why"), left_out), p.code(commands))

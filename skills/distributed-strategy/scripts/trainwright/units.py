@@ -9,7 +9,7 @@ from trainwright.errors import UserError
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 LONGEST = 64  # characters; Python converts no more than 4300 digits, and no quantity needs so many
-_BYTES = {"": 1, "b": 1} | {
+_BYTES = {"b": 1} | {
     f"{letter}{tail}": base**power
     for power, letter in enumerate("kmgtp", start=1)
     for tail, base in (("ib", 1024), ("b", 1000), ("", 1000))
@@ -19,7 +19,7 @@ _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "
 
 
 def parse_bytes(text: str) -> int:
-    """ "40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; none means bytes."""
+    """ "40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; a bare number is refused: 80 is no size."""
     return round(_parse(text, _BYTES, "a memory size such as 40GiB"))
 
 
@@ -39,11 +39,13 @@ def parse_count(text: str) -> int:
 def _parse(text: str, units: dict[str, int] | dict[str, float], wanted: str) -> int | float:
     match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST else None
     unit = match[2].lower() if match else ""
+    if match and not unit and unit not in units:
+        raise UserError(f"{text!r} has no unit; give {wanted}")
     if not match or unit not in units:
         raise UserError(f"{text[:LONGEST]!r} is not {wanted}")
     number = match[1].replace("_", "")
     value = int(number) if number.lstrip("+-").isdigit() else float(number)
-    if value < 0 or not math.isfinite(value):
+    if value < 0 or not math.isfinite(value * units[unit]):
         raise UserError(f"{text!r} is negative or not finite; give {wanted}")
     return value * units[unit]
 

@@ -21,7 +21,7 @@ _NOT_JUDGED = {
 def judge(paths: list[str], context: Context) -> Report:
     """The findings of all files, each judged by itself; `data` says what each file is.
 
-    The exit is USAGE where a file cannot be read, whatever else is found. "-" is standard input.
+    The exit is USAGE where a file cannot be read, whatever else is found, and where no file is a backend's config. "-" is standard input.
     """
     load_all("check")
     report = Report("check", data={"files": [], "context": _context_json(context)})
@@ -30,7 +30,10 @@ def judge(paths: list[str], context: Context) -> Report:
         report.findings += findings
         report.data["files"].append({"path": path, "dialect": dialect, "judged": dialect == "accelerate", "findings": len(findings)})
     judged = sum(row["judged"] for row in report.data["files"])
-    report.summary = f"{judged} of {len(report.data['files'])} files judged" if len(report.data["files"]) > 1 else f"{judged} file judged"
+    report.summary = f"{judged} of {len(report.data['files'])} files judged"
+    if not judged and report.exit is None and all(row["dialect"] in ("model", "unknown") for row in report.data["files"]):
+        report.exit = Exit.USAGE
+        report.text.append("nothing was judged: none of these is a config of a training backend")
     return report
 
 
