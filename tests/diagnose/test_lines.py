@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.diagnose.lines import read_log
+from trainwright.diagnose.lines import MOST_ROWS, read_log
 
 
 def lines(path: Path, raw: bytes, **bounds: int) -> list[tuple[int | None, str]]:
@@ -57,3 +57,13 @@ def test_any_bytes(raw: bytes, head: int, tail: int, tmp_path_factory: pytest.Te
     log = read_log(path, "x", head, tail)
     assert log.skipped_bytes == max(0, len(raw) - head - tail)
     assert all("\n" not in line.text for line in log.lines)
+
+
+def test_a_file_of_countless_rows_keeps_its_ends(tmp_path: Path) -> None:
+    """Rows are bounded, not bytes alone: nine million empty rows are nine megabytes."""
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n" + b"\n" * (3 * MOST_ROWS) + b"last\n")
+    log = read_log(path, "log")
+    assert len(log.lines) <= 2 * MOST_ROWS + 2 and log.skipped_bytes > 0
+    assert (log.lines[0].text, log.lines[0].number) == ("first", 1)
+    assert (log.lines[-1].text, log.lines[-1].number) == ("last", None)
