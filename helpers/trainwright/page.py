@@ -30,7 +30,7 @@ h1{font-size:28px;line-height:1.2;margin:0 0 6px}h2{font-size:19px;margin:40px 0
 .warn{color:var(--warn)}.good,.bad,.warn{font-weight:600}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
-.card b{display:block;font-size:20px;line-height:1.3;overflow-wrap:anywhere}.card span{color:var(--soft);font-size:13px}
+.card b{display:block;font-size:17px;line-height:1.3;overflow-wrap:anywhere}.card span{color:var(--soft);font-size:13px}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:6px 12px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}td.num,th.num{text-align:right}

@@ -56,7 +56,7 @@ def test_schemas_are_schemas() -> None:
 def test_estimate_shows_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", *JOB]) == 0
     lines = capsys.readouterr().out.split("\n")
-    assert lines[0] == "llama-demo-21m: 18.88 M parameters"
+    assert lines[0] == "llama-demo-19m: 18.88 M parameters"
     assert [line.split("  ")[0] for line in lines[1:5]] == ["strategy", "ddp", "fsdp_shard_grad_op", "fsdp_full_shard"]
     assert "371.4 MiB" in lines[2] and "?" in lines[2]
     assert "not checked: whether it fits (no memory was named" in "\n".join(lines)

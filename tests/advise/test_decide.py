@@ -125,11 +125,14 @@ def test_the_ceiling_speaks_against_a_choice() -> None:
 
 
 def test_evidence_is_on_the_choice_and_what_it_is_weighed_against() -> None:
-    assert {row.strategy for row in advise(1000).evidence} == {"ddp"}
-    quoted = {row.id for row in advise(270).evidence}
+    job = replace(JOB, device="xpu")
+    assert {row.strategy for row in advise(1000, job).evidence} == {"ddp"}
+    found = advise(270, job)
+    quoted = {row.id for row in found.evidence}
     assert quoted == {row.id for row in evidence() if row.strategy.startswith("fsdp")} >= {"AURORA-HSDP-06B", "AURORA-FULLSHARD-2B"}
-    lines = [line for line in advise(270).text if line.startswith("evidence ")]
+    lines = [line for line in found.text if line.startswith("evidence ")]
     assert len(lines) == len(quoted) and all("Aurora" in line for line in lines), "never without its scope"
+    assert advise(270).evidence == [], "measured on accelerators: nothing on CPU ranks"
 
 
 def test_nothing_fits_names_what_would() -> None:

@@ -135,7 +135,7 @@ def test_what_needs_a_fact_that_is_not_given_is_told_once(tmp_path: Path, check:
     assert len(check(*paths)[1]["not_checked"]) == 3
     _, envelope = check(*paths, "--world-size", "4", "--model", model, "--device", "cuda")
     assert envelope["not_checked"] == []
-    assert envelope["data"]["context"] == {"world_size": 4, "model": "llama-demo-21m", "device": "cuda"}
+    assert envelope["data"]["context"] == {"world_size": 4, "model": "llama-demo-19m", "device": "cuda"}
 
 
 def test_a_wrong_option_ends_with_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,7 +189,8 @@ def _explain(advice: Advice, chosen: Candidate) -> None:
     advice.reasons += [*_traffic(advice, chosen.strategy), *_given_up(advice, chosen)]
     advice.confidence = _confidence(_room(chosen) / advice.memory_bytes)
     advice.counter_signals = _counter_signals(advice, chosen)
-    advice.evidence = _quoted(chosen.strategy)
+    # Every row was measured on accelerators: it says nothing of CPU ranks.
+    advice.evidence = [] if advice.workload.device == "cpu" else _quoted(chosen.strategy)
 
 
 def _rejected(candidate: Candidate) -> str:

@@ -28,7 +28,7 @@ def page(story: Story) -> str:
     """The whole page as text."""
     cap, ranks = format_bytes(story.cap_bytes), story.workload.world_size
     size = format_count(story.model.total_parameters)
-    lead = f"{story.model.name}, {size} parameters, on {ranks} CPU ranks of {cap} each: predicted, run and measured."
+    lead = f"{story.model.name}, {size} parameters, on {ranks} CPU ranks with {cap} for tensors each: predicted, run and measured."
     parts = (_headline(story), _ledgers(story), _accuracy(story), _runs(story), _speed(story), _configs(story), _honesty(story))
     return p.document("trainwright demo", lead, *parts)
 
