@@ -9,13 +9,14 @@ gone, 128 + n ended by signal n. Whatever happens is in RUN/perf/rank{r}.jsonl t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -35,7 +36,8 @@ KEYS = {"cpu_offload": ("fsdp_offload_params",), "precision": ("mixed_precision"
 
 
 def main() -> int:
-    """Run the job that --job names. A process that failed leaves at once: taking down a broken group can hang."""
+    """Run the job that --job names; returns for a user's mistake only. A failed process leaves at once: taking down a broken
+    group can hang."""
     parser = argparse.ArgumentParser(prog="trainwright.train.run", description="one rank of a training job, started by torchrun or alone")
     parser.add_argument("--job", required=True, metavar="FILE", help="job.json in the run's folder")
     options = parser.parse_args()
@@ -53,7 +55,8 @@ def main() -> int:
     except BaseException as problem:
         _leave(failed(problem, clock, records))
     records.end("completed")
-    return int(Exit.OK)
+    # Past the last barrier nothing is left to do; the interpreter's own teardown under gloo's threads can still crash.
+    _leave(int(Exit.OK))
 
 
 def work(job: Job, place: world.Place, device: torch.device, clock: Clock, records: Records) -> None:
@@ -150,9 +153,10 @@ def _say(problem: UserError) -> int:
     return int(problem.exit)
 
 
-def _leave(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+def _leave(code: int) -> NoReturn:
+    with contextlib.suppress(OSError, ValueError):  # a reader of our output may be gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
