@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from trainwright import demo
+from trainwright import demo, probe
 from trainwright.advise.decide import decide
 from trainwright.cli import main
 from trainwright.cost.memory import Workload, ledger
@@ -60,7 +60,7 @@ def envelope(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_mistake_is_one_line_and_touches_nothing(
     arguments: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo.probe, "importable", lambda name: True)
+    monkeypatch.setattr(probe, "importable", lambda name: True)
     assert main(["demo", *arguments, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line_and_touches_nothing(
 def test_a_folder_of_somebody_else_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo.probe, "importable", lambda name: True)
+    monkeypatch.setattr(probe, "importable", lambda name: True)
     (tmp_path / "thesis.tex").write_text("x")
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "is not a folder that demo wrote" in capsys.readouterr().err
@@ -80,7 +80,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
 def test_without_torch_the_line_to_type_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo.probe, "importable", lambda name: False)
+    monkeypatch.setattr(probe, "importable", lambda name: False)
     assert main(["demo", "--out", str(tmp_path / "out")]) == 3
     assert "pip install torch" in capsys.readouterr().err
 

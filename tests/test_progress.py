@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 
 import pytest
 
-from trainwright import progress as module
 from trainwright.progress import progress
 
 
@@ -18,7 +18,7 @@ def test_silent_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) 
 
 def test_one_line_without_rich(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with progress("demo") as step:
         step("training", 0.5)
         step("waiting")

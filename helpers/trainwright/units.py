@@ -8,6 +8,7 @@ import re
 from trainwright.errors import UserError
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
+LONGEST = 64  # characters; Python converts no more than 4300 digits, and no quantity needs so many
 _BYTES = {"": 1, "b": 1} | {
     f"{letter}{tail}": base**power
     for power, letter in enumerate("kmgtp", start=1)
@@ -36,10 +37,10 @@ def parse_count(text: str) -> int:
 
 
 def _parse(text: str, units: dict[str, int] | dict[str, float], wanted: str) -> int | float:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST else None
     unit = match[2].lower() if match else ""
     if not match or unit not in units:
-        raise UserError(f"{text!r} is not {wanted}")
+        raise UserError(f"{text[:LONGEST]!r} is not {wanted}")
     number = match[1].replace("_", "")
     value = int(number) if number.lstrip("+-").isdigit() else float(number)
     if value < 0 or not math.isfinite(value):

@@ -32,6 +32,7 @@ def small(root: Path, tmp_path: Path) -> Path:
     library = tmp_path / "helpers" / "trainwright"
     library.mkdir(parents=True)
     (library / "__init__.py").write_text("")
+    (library / "cli.py").write_text('"""What every stub imports."""\n')
     (library / "one.py").write_text('"""One."""\n')
     (tmp_path / "README.md").write_text("# x\n<!-- commands:start -->\nold\n<!-- commands:end -->\nlast line\n")
     (tmp_path / "skill-manifest.yaml").write_text(MANIFEST)

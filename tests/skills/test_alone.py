@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainwright.rules import load_all
+
 NAME = "distributed-strategy"
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
@@ -84,6 +86,10 @@ def test_the_copy_answers_not_the_repository(alone: Path) -> None:
         source.write_text(before)
 
 
+def test_it_knows_every_rule_that_the_repository_knows(alone: Path) -> None:
+    assert {row["rule"] for row in json.loads(run(alone, "rules", "--format", "json").stdout)["data"]["rules"]} == set(load_all())
+
+
 def test_nothing_was_left_in_the_folder(alone: Path, root: Path) -> None:
     run(alone, "rules")
     theirs = {path.relative_to(alone).as_posix() for path in alone.rglob("*")}
@@ -93,15 +99,19 @@ def test_nothing_was_left_in_the_folder(alone: Path, root: Path) -> None:
 
 @pytest.mark.long
 def test_a_job_runs_from_the_copied_folder_and_leaves_no_trace_in_it(alone: Path, tmp_path: Path) -> None:
-    """Four CPU ranks of the small model, started from the copy: every worker loads the copy, and the folder stays as it was."""
+    """Two CPU ranks of the small model, started from the copy: every worker loads the copy, and the folder stays as it was."""
     before = sorted(path.relative_to(alone).as_posix() for path in alone.rglob("*"))
-    out = tmp_path / "my run"
+    model, config, out = (
+        str(path) for path in (alone / "scripts/trainwright/models/llama-demo/config.json", tmp_path / "a b.yaml", tmp_path / "my run")
+    )
 
     def call(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = ["env", "-i", sys.executable, str(alone / "scripts" / f"{name}.py"), *arguments]
         return subprocess.run(argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
 
-    done = call("demo", "--out", str(out))
+    job = ["--model", model, "--seq-len", "32"]
+    assert call("advise", *job, "--devices", "2", "--memory", "300MiB", "--device", "cpu", "--emit", config).returncode == 0
+    done = call("launch", *job, "--backend-config", config, "--run-dir", out, "--steps", "3", "--execute")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (out / "report.html").is_file() and (out / "report.json").is_file()
+    assert call("diagnose", out).returncode == 0
     assert sorted(path.relative_to(alone).as_posix() for path in alone.rglob("*")) == before

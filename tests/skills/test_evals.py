@@ -64,7 +64,7 @@ def test_a_task_gives_what_it_expects(skill: Path, case: dict[str, Any], tmp_pat
     assert sorted({finding["rule"] for finding in answer["findings"]}) == case["expected_rules"]
     text = call().stdout
     assert [words for words in case["expected_text"] if words not in text] == []
-    assert len(text) <= 10_000 and len(done.stdout) <= 15_000, "hosts of agents cut longer answers"
+    assert len(text) <= 10_000 and len(done.stdout) <= 20_000, "hosts of agents cut longer answers"
 
 
 def words(text: str) -> set[str]:

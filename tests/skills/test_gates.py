@@ -91,6 +91,7 @@ BREAKS: dict[str, tuple[Break, str]] = {
     "a long reference": (put("references/strategies.md", "x\n" * 102), "skill-reference"),
     "a deep reference": (put("references/deep/a.md", "x\n"), "skill-reference"),
     "an idiom": (put("scripts/trainwright/bad.py", "import os\nos.popen('x')\n"), "skill-idiom"),
+    "a module left out": (put("scripts/trainwright/bad.py", "from trainwright.cost.memory import ledger\n"), "skill-import"),
     "an address in the library": (put("scripts/trainwright/bad.py", "X = 'https://example.org/x'\n"), "skill-address"),
     "no evals": (lambda skill: (skill / "evals" / "evals.json").unlink(), "skill-evals"),
     "few evals": (evals(lambda tasks: tasks.update(evals=[])), "skill-evals"),

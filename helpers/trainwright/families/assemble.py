@@ -97,8 +97,9 @@ def decoder(f: Fields, block_class: str, runs: tuple[Run, ...], final: Norm | No
     """The decoder around `runs`; the final norm is like the blocks' unless `final` is given. `rest`: embedding, head, max_positions."""
     block = runs[0].block
     for attention in dict.fromkeys(run.block.attention for run in runs):
-        if attention.rotary_dim % 2:
-            f.clash("head_dim", f"rotary positions turn pairs, and {attention.rotary_dim} of a head's {attention.head_dim} is odd")
+        if turned := attention.rotary_dim % 2 and attention.rotary_dim:
+            said = f"head_dim {turned} is" if turned == attention.head_dim else f"{turned} of a head's {attention.head_dim} are"
+            f.clash("head_dim", f"{said} odd, and rotary positions turn pairs")
     embedding = rest.get("embedding") or Embedding(f.size("vocab_size"), block.width)
     head = rest.get("head") or Head(f.flag("tie_word_embeddings"))
     positions = rest.get("max_positions") or f.size_or("max_position_embeddings", 2048)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import re
@@ -85,6 +86,18 @@ def _judge_skill(skill: Skill, license_name: str, names: list[str]) -> Iterator[
         yield from (((path, line), "word", message) for line, message in forbidden_words(text))
         if path.endswith(".py"):
             yield from (((path, line), "idiom", message) for line, message in forbidden_idioms(text))
+            yield from (
+                ((path, line), "import", f"{name} is not in this skill: add it to `library`") for line, name in _missing(text, texts)
+            )
+
+
+def _missing(source: str, texts: dict[str, str]) -> Iterator[tuple[int, str]]:
+    """Line and name of each module of ours that a copied source imports and the skill does not hold."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("trainwright."):
+            place = f"scripts/{node.module.replace('.', '/')}"
+            if f"{place}.py" not in texts and not any(path.startswith(f"{place}/") for path in texts):
+                yield node.lineno, node.module
 
 
 def _folder(skill: Skill) -> Iterator[Problem]:

@@ -58,10 +58,10 @@ def gradient_norm(parameters: list[nn.Parameter]) -> float:
     local parts of sharded gradients are summed over the ranks; replicated ones count once.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    sharded = [g.to_local() for g in gradients if isinstance(g, DTensor)]
+    sharded = [g for g in gradients if isinstance(g, DTensor)]
     total = sum(map(_square, (g for g in gradients if not isinstance(g, DTensor))), torch.zeros((), dtype=torch.float64))
-    if sharded:
-        part = sum(map(_square, sharded), torch.zeros((), dtype=torch.float64)).to(sharded[0].device)
+    if sharded:  # offloaded shards lie on the CPU, the group speaks through the mesh's device
+        part = sum((_square(g.to_local()) for g in sharded), torch.zeros((), dtype=torch.float64)).to(sharded[0].device_mesh.device_type)
         dist.all_reduce(part)
         total += part.cpu()
     return float(total.sqrt())

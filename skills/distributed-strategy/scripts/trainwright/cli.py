@@ -50,7 +50,10 @@ COMMANDS = {
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )
 }
-EXIT_CODES = "exit codes: 0 nothing found, 1 findings, 2 usage or unreadable input, 3 a package is missing, 4 the job failed, 70 a fault of ours, 130 interrupted"
+EXIT_CODES = (
+    "exit codes: 0 nothing found, 1 findings, 2 usage or unreadable input, 3 a package is missing, "
+    "4 the job failed, 70 a fault of ours, 130 interrupted"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import trainwright
+from trainwright import probe
 from trainwright.advise.decide import Advice, decide
 from trainwright.check.judge import judge
 from trainwright.check.subject import Context
@@ -23,8 +24,8 @@ from trainwright.diagnose.run_folder import Run, read_run
 from trainwright.diagnose.verdict import Diagnosis, diagnose
 from trainwright.document import load_mapping
 from trainwright.emit import accelerate
-from trainwright.errors import Exit, UserError
-from trainwright.launch.job import Job
+from trainwright.errors import Exit, MissingPackageError, UserError
+from trainwright.job import Job
 from trainwright.launch.torchrun import Outcome
 from trainwright.launch.torchrun import run as torchrun
 from trainwright.model import ModelSpec, load_model
@@ -100,8 +101,13 @@ class Story:
 
 def run(options: argparse.Namespace) -> Report:
     report = Report("demo")
-    folder = _claim(Path(options.out).absolute())
+    if options.devices < 2:
+        raise UserError(f"--devices {options.devices}: the demo shows how ranks share a model, so it needs 2 or more")
+    if not probe.importable("torch"):
+        raise MissingPackageError("torch", "the demo, which trains,")
+    folder = Path(options.out).absolute()
     story = _prepare(options, folder, report)
+    _claim(folder)
     with progress("demo", options.quiet) as step:
         for trial in story.trials:
             if not _try(trial, story, options, step):
@@ -112,7 +118,7 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-def _claim(folder: Path) -> Path:
+def _claim(folder: Path) -> None:
     """Make the folder ours and empty; raises UserError for one that holds anything else."""
     if folder.exists() and not (folder.is_dir() and ((folder / MARK).exists() or not any(folder.iterdir()))):
         raise UserError(f"{folder} exists and is not a folder that demo wrote; name another with --out")
@@ -125,14 +131,11 @@ def _claim(folder: Path) -> Path:
         (folder / "configs").mkdir()
     except OSError as problem:
         raise UserError(f"cannot write in {folder}: {problem.strerror}; name another with --out") from None
-    return folder
 
 
 def _prepare(options: argparse.Namespace, folder: Path, report: Report) -> Story:
     path = os.path.abspath(options.model or Path(trainwright.__path__[0], MODEL))
     model = load_model(path)
-    if options.devices < 1:
-        raise UserError(f"--devices {options.devices}: a job needs at least one rank")
     workload = Workload(micro_batch=options.micro_batch, seq_len=options.seq_len, world_size=options.devices)
     cap = _cap(options, model, workload, report)
     advice = decide(model, workload, cap)
@@ -144,7 +147,8 @@ def _cap(options: argparse.Namespace, model: ModelSpec, workload: Workload, repo
     """The cap asked for; else halfway between what full sharding and DDP need, so that the choice matters."""
     if options.memory_cap:
         return parse_bytes(options.memory_cap)
-    needs = [ledger(model, strategy, workload).peak_bytes for strategy in (Strategy("ddp"), Strategy("fsdp", wrap_classes=(model.block_class,)))]
+    both = Strategy("ddp"), Strategy("fsdp", wrap_classes=(model.block_class,))
+    needs = [ledger(model, strategy, workload).peak_bytes for strategy in both]
     report.infer("memory cap", format_bytes(sum(needs) // 2), "halfway between the ledgers of ddp and fsdp_full_shard")
     return sum(needs) // 2
 
@@ -218,11 +222,8 @@ def _conclude(story: Story, report: Report) -> None:
 
 
 def _text(story: Story, missed: list[str]) -> list[str]:
-    w = story.workload
-    lines = [
-        f"model {story.model.name}: {story.model.total_parameters:,} parameters; {w.world_size} CPU ranks, cap {format_bytes(story.cap_bytes)} each",
-        *story.advice.text,
-    ]
+    machine = f"{story.workload.world_size} CPU ranks, cap {format_bytes(story.cap_bytes)} each"
+    lines = [f"model {story.model.name}: {story.model.total_parameters:,} parameters; {machine}", *story.advice.text]
     for trial in story.trials:
         lines += _trial_text(trial)
     verdict = f"not as predicted: {', '.join(missed)}" if missed else "every run under the cap ended as the ledger predicted"
@@ -236,7 +237,8 @@ def _trial_text(trial: Trial) -> list[str]:
     ended = "ran" if trial.capped.completed else f"{trial.capped.status} ({trial.diagnosis.first_class or 'no cause seen'})"
     lines = [f"{name}: predicted {predicted} ({'fits' if trial.fits else 'does not fit'}); under the cap it {ended}"]
     if trial.measured_bytes is not None and trial.error is not None:
-        lines.append(f"{name}: torch's tracker counted {format_bytes(trial.measured_bytes)}, the ledger is off by {signed_percent(trial.error)}")
+        measured = f"torch's tracker counted {format_bytes(trial.measured_bytes)}"
+        lines.append(f"{name}: {measured}, the ledger is off by {signed_percent(trial.error)}")
     measures = trial.diagnosis.measures
     if trial.capped.completed and measures.median_step_time_s:
         rate = f", {measures.tokens_per_s:,.0f} tokens/s over all ranks" if measures.tokens_per_s else ""

@@ -26,7 +26,8 @@ _KINDS = {
 def page(story: Story) -> str:
     """The whole page as text."""
     cap, ranks = format_bytes(story.cap_bytes), story.workload.world_size
-    lead = f"{story.model.name}, {format_count(story.model.total_parameters)} parameters, on {ranks} CPU ranks of {cap} each: predicted, run and measured."
+    size = format_count(story.model.total_parameters)
+    lead = f"{story.model.name}, {size} parameters, on {ranks} CPU ranks of {cap} each: predicted, run and measured."
     parts = (_headline(story), _ledgers(story), _accuracy(story), _runs(story), _speed(story), _configs(story), _honesty(story))
     return p.document("trainwright demo", lead, *parts)
 
@@ -54,7 +55,12 @@ def _ledgers(story: Story) -> Html:
         bars.append(Bar(candidate.strategy.name, segments, note))
     chart = p.stacked_bars(bars, float(story.cap_bytes), f"cap {format_bytes(story.cap_bytes)}")
     choice = story.advice.choice.name if story.advice.choice else "nothing fits"
-    said = [f"{choice}: {story.advice.reasons[0]}", *story.advice.reasons[1:], *story.advice.remedies, f"Confidence: {story.advice.confidence}"]
+    said = [
+        f"{choice}: {story.advice.reasons[0]}",
+        *story.advice.reasons[1:],
+        *story.advice.remedies,
+        f"Confidence: {story.advice.confidence}",
+    ]
     reasons = p.element("ul", *(p.element("li", reason) for reason in said))
     return p.section("What the ledger predicts: peak tensor memory of the fullest rank", chart, reasons)
 
@@ -68,12 +74,18 @@ def _accuracy(story: Story) -> Html:
         tone = "good" if abs(trial.error) <= 0.05 else "bad"
         error = p.element("span", signed_percent(trial.error), class_=tone)
         rows.append((trial.strategy.name, format_bytes(trial.predicted.peak_bytes), format_bytes(trial.measured_bytes), error))
-    note = p.paragraph("Measured by torch's own memory tracker over two steps without a cap; the tracker slows them, so they count for no speed.", tone="soft")
+    note = p.paragraph(
+        "Measured by torch's own memory tracker over two steps without a cap; the tracker slows them, so they count for no speed.",
+        tone="soft",
+    )
     return p.section("Predicted and measured", p.table(("strategy", "ledger", "torch's tracker", "error"), rows, (1, 2, 3)), note)
 
 
 def _runs(story: Story) -> Html:
-    return p.section("What happened under the cap", p.table(("strategy", "predicted", "outcome", "as predicted", "diagnosis"), map(_run_row, story.trials)))
+    return p.section(
+        "What happened under the cap",
+        p.table(("strategy", "predicted", "outcome", "as predicted", "diagnosis"), map(_run_row, story.trials)),
+    )
 
 
 def _run_row(trial: Trial) -> tuple[p.Child, ...]:
@@ -114,18 +126,26 @@ def _points(trial: Trial) -> list[tuple[float, float]]:
 
 
 def _configs(story: Story) -> Html:
-    return p.section("The config files, and what the running job made of them", *(part for trial in story.trials for part in _config(trial)))
+    return p.section(
+        "The config files, and what the running job made of them", *(part for trial in story.trials for part in _config(trial))
+    )
 
 
 def _config(trial: Trial) -> tuple[Html, ...]:
-    rows: list[tuple[p.Child, ...]] = [(use.key, str(use.value), p.element("span", "applied", class_="good"), use.meaning) for use in trial.reading.applied] if trial.reading else []
-    rows += [(use.key, str(use.value), "not applied", use.meaning) for use in trial.reading.not_applied] if trial.reading else []
     verdict = "; ".join(f"{finding.rule}: {finding.message}" for finding in trial.findings) or "check finds nothing"
     return (
         p.paragraph(p.element("b", trial.strategy.name), f": {verdict}. {_live(trial)}"),
         p.code(trial.config_text),
-        p.table(("key", "value", "", "meaning"), rows),
+        p.table(("key", "value", "", "meaning"), _keys(trial)),
     )
+
+
+def _keys(trial: Trial) -> list[tuple[p.Child, ...]]:
+    if trial.reading is None:
+        return []
+    applied = p.element("span", "applied", class_="good")
+    rows: list[tuple[p.Child, ...]] = [(use.key, str(use.value), applied, use.meaning) for use in trial.reading.applied]
+    return rows + [(use.key, str(use.value), "not applied", use.meaning) for use in trial.reading.not_applied]
 
 
 def _live(trial: Trial) -> str:

@@ -121,15 +121,18 @@ class _Fields:
         return 1
 
     def flag(self, name: str) -> bool:
-        value = self.document.get(name, default=False)
-        if type(value) is not bool:
+        """True or false; null and a missing field are false, as Transformers has it."""
+        value = self.document.get(name)
+        if value is not None and type(value) is not bool:
             self.wrong(name, f"{name} is {_shown(value)}, not true or false")
         return value is True
 
-    def number(self, name: str, default: float) -> float:
-        value = self.document.get(name, default=default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            self.wrong(name, f"{name} is {_shown(value)}, not a positive number")
+    def number(self, *path: str, default: float) -> float:
+        value = self.document.get(*path)
+        if value is None:
+            return default
+        if type(value) not in (int, float) or not 0 < value <= LARGEST:
+            self.wrong(path[0], f"{'.'.join(path)} is {_shown(value)}, not a positive number up to {LARGEST:,}")
             return default
         return float(value)
 
@@ -144,17 +147,22 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def _name(document: Document) -> str:
+    names = (document.get(key) for key in ("_name_or_path", "name"))
+    return next((name[:80] for name in names if isinstance(name, str) and name), "llama")
+
+
 def _llama(document: Document) -> ModelSpec:
     fields = _Fields(document)
     hidden = fields.size("hidden_size")
     heads = fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", default=heads)
     head_dim = fields.size("head_dim", default=max(hidden // heads, 1))
-    theta = fields.number("rope_theta", 10000.0)
-    if isinstance(document.get("rope_parameters"), dict):  # transformers 5 writes it here
-        theta = float(document.get("rope_parameters", "rope_theta", default=theta))
+    theta = fields.number("rope_theta", default=10000.0)
+    if document.get("hidden_act", default="silu") != "silu":
+        fields.wrong("hidden_act", f"hidden_act is {_shown(document.get('hidden_act'))}, and Llama's gated MLP is built with silu only")
     spec = ModelSpec(
-        name=str(document.get("_name_or_path") or document.get("name") or "llama"),
+        name=_name(document),
         family="llama",
         num_layers=fields.size("num_hidden_layers"),
         hidden_size=hidden,
@@ -167,8 +175,8 @@ def _llama(document: Document) -> ModelSpec:
         tied_embeddings=fields.flag("tie_word_embeddings"),
         attention_bias=fields.flag("attention_bias"),
         mlp_bias=fields.flag("mlp_bias"),
-        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope_theta=theta,
+        rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
+        rope_theta=fields.number("rope_parameters", "rope_theta", default=theta),  # transformers 5 writes it here
         block_class="LlamaDecoderLayer",
     )
     _consistent(fields, spec)
@@ -179,9 +187,14 @@ def _llama(document: Document) -> ModelSpec:
 def _consistent(fields: _Fields, spec: ModelSpec) -> None:
     if fields.problems:
         return
-    if not fields.document.has("head_dim") and spec.hidden_size % spec.num_heads:
-        fields.wrong("hidden_size", f"hidden_size {spec.hidden_size} is not a multiple of num_attention_heads {spec.num_heads}, and there is no head_dim")
+    if fields.document.get("head_dim") is None and spec.hidden_size % spec.num_heads:
+        fields.wrong(
+            "hidden_size",
+            f"hidden_size {spec.hidden_size} is not a multiple of num_attention_heads {spec.num_heads}, and there is no head_dim",
+        )
     if spec.num_heads % spec.num_kv_heads:
-        fields.wrong("num_key_value_heads", f"num_attention_heads {spec.num_heads} is not a multiple of num_key_value_heads {spec.num_kv_heads}")
+        fields.wrong(
+            "num_key_value_heads", f"num_attention_heads {spec.num_heads} is not a multiple of num_key_value_heads {spec.num_kv_heads}"
+        )
     if spec.head_dim % 2:
         fields.wrong("head_dim", f"head_dim {spec.head_dim} is odd, and rotary positions turn pairs")

@@ -19,26 +19,33 @@ Child = str | int | float | Html | None
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c00", "#7f7f7f")
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2024;--soft:#60646c;--line:#d9dce1;--back:#fff;--card:#f7f8fa;--good:#18794e;--bad:#c62a2f;--warn:#946800}
-@media(prefers-color-scheme:dark){:root{--ink:#edeef0;--soft:#a5abb5;--line:#3a3f46;--back:#15181b;--card:#1d2125;--good:#4cc38a;--bad:#ff8589;--warn:#f1b94a}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:32px 24px 64px;background:var(--back);color:var(--ink);font:15px/1.55 system-ui,sans-serif}
-h1{font-size:28px;line-height:1.2;margin:0 0 6px}h2{font-size:19px;margin:40px 0 10px}p{margin:8px 0}.lead{font-size:17px;color:var(--soft);margin:0 0 20px}
-.soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.good,.bad,.warn{font-weight:600}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
-.card b{display:block;font-size:20px;line-height:1.3;overflow-wrap:anywhere}.card span{color:var(--soft);font-size:13px}.wide{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:6px 12px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
+:root{color-scheme:light dark;--ink:#1c2024;--soft:#60646c;--line:#d9dce1;--back:#fff;--card:#f7f8fa;--good:#18794e;--bad:#c62a2f;
+  --warn:#946800}
+@media(prefers-color-scheme:dark){:root{--ink:#edeef0;--soft:#a5abb5;--line:#3a3f46;--back:#15181b;--card:#1d2125;--good:#4cc38a;
+  --bad:#ff8589;--warn:#f1b94a}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1080px;padding:32px 24px 64px;background:var(--back);color:var(--ink);font:15px/1.55 system-ui,sans-serif}
+h1{font-size:28px;line-height:1.2;margin:0 0 6px}h2{font-size:19px;margin:40px 0 10px}p{margin:8px 0}
+.lead{font-size:17px;color:var(--soft);margin:0 0 20px}.soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad)}
+.warn{color:var(--warn)}.good,.bad,.warn{font-weight:600}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px}
+.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
+.card b{display:block;font-size:20px;line-height:1.3;overflow-wrap:anywhere}.card span{color:var(--soft);font-size:13px}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:6px 12px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}td.num,th.num{text-align:right}
-pre{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px;overflow-x:auto;font:13px/1.5 ui-monospace,monospace}
-code{font:13px ui-monospace,monospace}svg{width:100%;height:auto;display:block}svg text{fill:var(--ink);font:12px system-ui,sans-serif;paint-order:stroke;stroke:var(--back);stroke-width:4px}svg .soft{fill:var(--soft)}svg .axis{stroke:var(--line)}
-.legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px;margin:6px 0}.legend i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px}
+pre{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px;overflow-x:auto;
+  font:13px/1.5 ui-monospace,monospace}
+code{font:13px ui-monospace,monospace}svg{width:100%;height:auto;display:block}
+svg text{fill:var(--ink);font:12px system-ui,sans-serif;paint-order:stroke;stroke:var(--back);stroke-width:4px}
+svg .soft{fill:var(--soft)}svg .axis{stroke:var(--line)}.legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px;margin:6px 0}
+.legend i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px}
 """
 
 
 def element(tag: str, *children: Child, **attributes: str | int | float) -> Html:
     """`<tag attr="..">children</tag>`; a trailing underscore is dropped from an attribute, others become dashes."""
-    words = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(_number(value))}"' for name, value in attributes.items()
-    )
+    words = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(_number(value))}"' for name, value in attributes.items())
     return Html(f"<{tag}{words}>{join(*children)}</{tag}>")
 
 
@@ -67,7 +74,10 @@ def paragraph(*parts: Child, tone: str = "") -> Html:
 
 def cards(items: Iterable[tuple[str, str, str]]) -> Html:
     """Headline figures: (value, caption, tone) where tone is "", "good", "bad" or "warn"."""
-    boxes = (element("div", element("b", value, class_=tone or "plain"), element("span", caption), class_="card") for value, caption, tone in items)
+    boxes = (
+        element("div", element("b", value, class_=tone or "plain"), element("span", caption), class_="card")
+        for value, caption, tone in items
+    )
     return element("div", *boxes, class_="cards")
 
 
@@ -150,7 +160,8 @@ def line_chart(series: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_la
 
     colour = {name: COLOURS[i % len(COLOURS)] for i, (name, _) in enumerate(series)}
     lines = [
-        element("polyline", points=" ".join(place(*p) for p in line), fill="none", stroke=colour[name], stroke_width=2.5) for name, line in series
+        element("polyline", points=" ".join(place(*p) for p in line), fill="none", stroke=colour[name], stroke_width=2.5)
+        for name, line in series
     ]
     axis = [
         element("line", x1=left, x2=left + width, y1=top + height, y2=top + height, class_="axis"),

@@ -193,7 +193,7 @@ def _folded(group: list[Finding]) -> Finding:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(finite(value), default=str, ensure_ascii=False)
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

@@ -8,6 +8,7 @@ import re
 from trainwright.errors import UserError
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
+LONGEST = 64  # characters; Python converts no more than 4300 digits, and no quantity needs so many
 _BYTES = {"": 1, "b": 1} | {
     f"{letter}{tail}": base**power
     for power, letter in enumerate("kmgtp", start=1)
@@ -18,17 +19,17 @@ _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "
 
 
 def parse_bytes(text: str) -> int:
-    """"40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; none means bytes."""
+    """ "40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; none means bytes."""
     return round(_parse(text, _BYTES, "a memory size such as 40GiB"))
 
 
 def parse_seconds(text: str) -> float:
-    """"1.5h" -> 5400.0. Units us, ms, s, m or min, h, d; none means seconds."""
+    """ "1.5h" -> 5400.0. Units us, ms, s, m or min, h, d; none means seconds."""
     return float(_parse(text, _SECONDS, "a duration such as 90s or 1.5h"))
 
 
 def parse_count(text: str) -> int:
-    """"1e18" -> 10**18, "7B" -> 7 * 10**9. Suffixes k, M, B or G, T, P, E."""
+    """ "1e18" -> 10**18, "7B" -> 7 * 10**9. Suffixes k, M, B or G, T, P, E."""
     value = _parse(text, _COUNTS, "a whole number such as 4096, 7B or 1e18")
     if value != int(value):
         raise UserError(f"{text!r} is not a whole number")
@@ -36,10 +37,10 @@ def parse_count(text: str) -> int:
 
 
 def _parse(text: str, units: dict[str, int] | dict[str, float], wanted: str) -> int | float:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST else None
     unit = match[2].lower() if match else ""
     if not match or unit not in units:
-        raise UserError(f"{text!r} is not {wanted}")
+        raise UserError(f"{text[:LONGEST]!r} is not {wanted}")
     number = match[1].replace("_", "")
     value = int(number) if number.lstrip("+-").isdigit() else float(number)
     if value < 0 or not math.isfinite(value):

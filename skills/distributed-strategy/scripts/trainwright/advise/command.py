@@ -6,7 +6,7 @@ import argparse
 
 from trainwright.advise import inputs
 from trainwright.advise.decide import Advice, decide
-from trainwright.advise.estimate import table
+from trainwright.advise.estimate import left_out, table
 from trainwright.emit import accelerate
 from trainwright.errors import UserError
 from trainwright.output import write_text
@@ -21,32 +21,36 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     inputs.add_arguments(parser)
     parser.add_argument("--emit", metavar="FILE", help="write the Accelerate config of the choice to FILE")
-    parser.add_argument("--strategy", metavar="NAME", help="write this strategy's config instead (ddp, fsdp_shard_grad_op, fsdp_full_shard)")
-    parser.add_argument("--device", choices=("cpu", "cuda", "xpu"), default="cuda", help="what the config is written for (default cuda)")
+    parser.add_argument("--strategy", metavar="NAME", help="write this one's config instead: ddp, fsdp_shard_grad_op, fsdp_full_shard")
 
 
 def run(options: argparse.Namespace) -> Report:
     report = Report("advise")
     if options.memory is None and options.accelerator is None:
         raise UserError("advise needs the memory of a rank: give --memory 36GiB or --accelerator NAME")
-    model, workload, memory = inputs.read(options, report)
-    assert memory is not None
-    advice = decide(model, workload, memory, options.precision)
+    if options.strategy and not options.emit:
+        raise UserError("--strategy names the config that --emit FILE writes; estimate --strategy shows a ledger")
+    given = inputs.read(options, report)
+    assert given.memory_bytes is not None
+    advice = decide(given.asked.model, given.asked.workload, given.memory_bytes, options.precision)
     report.findings = advice.findings
     report.text = [*table(advice.candidates), "", *advice.text]
-    report.data = {"model": {"name": model.name, "parameters": model.total_parameters}, "workload": workload.to_json(), **advice.to_json()}
+    report.data = {**given.to_json(), **advice.to_json(), "emitted": None}
+    left_out(report)
+    report.skip("speed", "no time is predicted; measure the choice against its alternative")
     if options.emit:
-        _emit(options, advice, report)
+        _emit(options.emit, options.strategy, advice, report)
     return report
 
 
-def _emit(options: argparse.Namespace, advice: Advice, report: Report) -> None:
-    strategy = _named(options.strategy, advice) if options.strategy else advice.choice
+def _emit(path: str, name: str | None, advice: Advice, report: Report) -> None:
+    strategy = _named(name, advice) if name else advice.choice
     if strategy is None:
-        raise UserError(f"nothing fits, so {options.emit} is not written; --strategy NAME writes one all the same")
-    write_text(options.emit, accelerate.write(strategy, advice.workload.world_size, options.device))
-    report.data["emitted"] = {"path": options.emit, "strategy": strategy.name, "backend": "accelerate"}
-    report.text.append(f"wrote {options.emit} ({strategy.name}); next: trainwright check {options.emit} --world-size {advice.workload.world_size}")
+        raise UserError(f"nothing fits, so {path} is not written; --strategy NAME writes one all the same")
+    ranks = advice.workload.world_size
+    write_text(path, accelerate.write(strategy, ranks, advice.workload.device))
+    report.data["emitted"] = {"path": path, "strategy": strategy.name, "backend": "accelerate"}
+    report.text.append(f"wrote {path} ({strategy.name}); next: trainwright check {path} --world-size {ranks}")
 
 
 def _named(name: str, advice: Advice) -> Strategy:

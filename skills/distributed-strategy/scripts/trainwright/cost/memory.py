@@ -55,11 +55,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The bytes of one strategy on its fullest rank."""
+    """The bytes of one strategy on its fullest rank: `block` lists what one block keeps for its backward."""
 
     strategy: Strategy
     workload: Workload
     states: tuple[Item, ...]
+    block: tuple[Item, ...]
     phases: tuple[Phase, ...]
 
     @property
@@ -84,6 +85,11 @@ class Ledger:
         """Parameters, gradients and optimizer states."""
         return sum(item.bytes for item in self.states)
 
+    @property
+    def activations_bytes(self) -> int:
+        """The most that is kept for the backward at any moment, the loss apart."""
+        return max(sum(item.bytes for item in phase.items if item.kind == "activation") for phase in self.phases)
+
     def bytes_of(self, kind: str) -> int:
         """Bytes of one kind at the peak: state, gathered, communication, activation, loss, batch, workspace."""
         return sum(item.bytes for item in self.items if item.kind == kind)
@@ -97,10 +103,12 @@ class Ledger:
             "micro_batch": self.workload.micro_batch,
             "seq_len": self.workload.seq_len,
             "states_bytes": self.states_bytes,
+            "activations_bytes": self.activations_bytes,
             "peak_bytes": self.peak_bytes,
             "peak_phase": self.peak_phase,
             "states": [item.to_json() for item in self.states],
             "items": [item.to_json() for item in self.items],
+            "block": [item.to_json() for item in self.block],
             "phases": [{"name": phase.name, "bytes": phase.bytes} for phase in self.phases],
             "not_counted": [{"name": name, "bytes": None, "reason": reason} for name, reason in NOT_COUNTED],
         }
@@ -121,7 +129,7 @@ def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
         raise UserError(f"the ledger knows {model.block_class} as a unit of FSDP, not {', '.join(sorted(unknown))}")
     gloo = workload.device == "cpu"
     rank = Rank(model, strategy, workload.world_size, workload.accumulation, gloo, _activations(model, strategy, workload))
-    return Ledger(strategy, workload, rank.states(), phases_of(rank))
+    return Ledger(strategy, workload, rank.states(), rank.saved.block(), phases_of(rank))
 
 
 def _activations(model: ModelSpec, strategy: Strategy, workload: Workload) -> Activations:

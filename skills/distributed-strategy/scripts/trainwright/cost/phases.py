@@ -112,14 +112,14 @@ def _finished(rank: Rank, blocks: int) -> list[Item]:
         count = 0 if rank.gradients_stay else blocks * rank.block
         return [
             Item("gradients so far", "state", count * FP32, f"{blocks} B x 4 B"),
-            Item("gradient of the head", "gradient", head * FP32, "V h x 4 B"),
+            Item("gradient of the head", "state", head * FP32, "V h x 4 B"),
         ]
     held = 0 if rank.gradients_stay else blocks * rank.block_unit
     whole = 0 if rank.blocks_are_units else blocks * rank.block
     return [
         Item("gradient shards so far", "state", held * FP32, f"{blocks} B/W x 4 B"),
-        Item("gradients of finished blocks", "gradient", whole * rank.element, f"{blocks} B x {rank.element} B"),
-        Item("gradient of the head", "gradient", rank.model.embedding_parameters * rank.element, f"V h x {rank.element} B"),
+        Item("gradients of finished blocks", "state", whole * rank.element, f"{blocks} B x {rank.element} B"),
+        Item("gradient of the head", "state", rank.model.embedding_parameters * rank.element, f"V h x {rank.element} B"),
     ]
 
 
@@ -186,15 +186,19 @@ def _head_workspace(rank: Rank) -> list[Item]:
     return [
         Item("gradient of the logits", "loss", 0 if autocast else saved.tokens * m.vocab_size * e, f"T V x {e} B"),
         Item("gradient of the hidden states", "workspace", saved.tokens * m.hidden_size * e, f"T h x {e} B"),
-        Item("gradient of the head before it is added", "gradient", m.embedding_parameters * extra, f"V h x {extra} B"),
+        Item("gradient of the head before it is added", "state", m.embedding_parameters * extra, f"V h x {extra} B"),
     ]
 
 
 def _final_norm_backward(rank: Rank) -> Phase:
     kept = [*_kept_by_blocks(rank), *rank.saved.final_norm()]
+    return _phase("backward of the final norm", rank.resident(), _gathered_at_turn(rank), kept, _finished(rank, 0), [_norm_workspace(rank)])
+
+
+def _norm_workspace(rank: Rank) -> Item:
+    """What the backward of a norm adds to what the norm has kept."""
     each = 12 if rank.saved.numerics == "fp32" else 14
-    norm = Item("backward of the norm", "workspace", rank.saved.tokens * rank.model.hidden_size * each, f"T h x {each} B")
-    return _phase("backward of the final norm", rank.resident(), _gathered_at_turn(rank), kept, _finished(rank, 0), [norm])
+    return Item("backward of the norm", "workspace", rank.saved.tokens * rank.model.hidden_size * each, f"T h x {each} B")
 
 
 def _block_backward(rank: Rank, block: int) -> list[Phase]:
@@ -208,6 +212,7 @@ def _block_backward(rank: Rank, block: int) -> list[Phase]:
     return [
         *again,
         _phase(f"backward of block {block}, MLP", *common, *mlp),
+        _phase(f"backward of block {block}, norm", *common, kept, [rank.saved.running_attention()], _after_mlp_workspace(rank)),
         _phase(f"backward of block {block}, end", *common, *end),
         *([_block_reduce(rank, block, finished, kept)] if rank.block_unit and rank.sharded else []),
     ]
@@ -238,8 +243,14 @@ def _mlp_workspace(rank: Rank) -> list[Item]:
     return [
         _stream(rank),
         Item("gradients inside the MLP", "workspace", copies * inside, f"{copies} T f x {e} B"),
-        Item("gradient of the down projection", "gradient", each * down, f"h f x {each} B"),
+        Item("gradient of the down projection", "state", each * down, f"h f x {each} B"),
     ]
+
+
+def _after_mlp_workspace(rank: Rank) -> list[Item]:
+    u = rank.element if rank.sharded else 0 if rank.gradients_stay else FP32
+    projections = 3 * rank.model.hidden_size * rank.model.intermediate_size
+    return [_stream(rank), _norm_workspace(rank), Item("gradients of the MLP", "state", projections * u, f"3 h f x {u} B")]
 
 
 def _end_workspace(rank: Rank) -> list[Item]:
@@ -247,13 +258,13 @@ def _end_workspace(rank: Rank) -> list[Item]:
     if rank.gradients_stay and not rank.sharded:
         return [norm, _stream(rank)]
     u = rank.element if rank.sharded else FP32
-    return [norm, _stream(rank), Item("gradients of the block", "gradient", rank.block * u, f"B x {u} B")]
+    return [norm, _stream(rank), Item("gradients of the block", "state", rank.block * u, f"B x {u} B")]
 
 
 def _embedding_backward(rank: Rank) -> Phase:
     u = (2 if rank.model.tied_embeddings else 1) * (rank.element if rank.sharded else FP32)
     said = "gradient of the embedding, and its sum with the tied head's" if rank.model.tied_embeddings else "gradient of the embedding"
-    table = Item(said, "gradient", rank.model.embedding_parameters * u, f"V h x {u} B")
+    table = Item(said, "state", rank.model.embedding_parameters * u, f"V h x {u} B")
     finished = [*_finished(rank, rank.layers), *_scattering(rank, True), table, _stream(rank)]
     return _phase("backward of the embedding", rank.resident(), _gathered(rank, 0, coming=False), finished)
 
@@ -261,7 +272,7 @@ def _embedding_backward(rank: Rank) -> Phase:
 def _root_reduce(rank: Rank) -> Phase:
     e = rank.element
     blocks = 0 if rank.gradients_stay else rank.layers * rank.block_unit
-    before = Item("gradients of the root", "gradient", rank.root * e, f"R x {e} B")
+    before = Item("gradients of the root", "state", rank.root * e, f"R x {e} B")
     items = [
         Item("gradient shards so far", "state", blocks * FP32, f"{rank.layers} B/W x 4 B"),
         Item("reduce-scatter input of the root", "communication", rank.root_unit * rank.ranks * e, f"R x {e} B"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainwright.cost.saved import FP32, Activations, Item
 from trainwright.model import ModelSpec, Shape, elements
 from trainwright.strategy import Strategy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: cached_property needs a place to write
 class Rank:
     """Rank 0, the one that holds most: its shards are never the short ones. Counts are elements unless they say bytes."""
 
@@ -49,16 +50,16 @@ class Rank:
         """Bytes an element of a gathered unit, of its gradient, and of what is reduced."""
         return 2 if self.saved.numerics == "cast" else FP32
 
-    @property
+    @cached_property
     def block(self) -> int:
         return self.model.layer_parameters
 
-    @property
+    @cached_property
     def root(self) -> int:
         """The root unit, whole."""
         return self.model.total_parameters - (self.layers * self.block if self.blocks_are_units else 0)
 
-    @property
+    @cached_property
     def block_shard(self) -> int:
         return shard(self.model.layer_shapes, self.ranks)
 
@@ -72,7 +73,7 @@ class Rank:
         """The root unit's shard."""
         return self.local_parameters - self.layers * self.block_unit
 
-    @property
+    @cached_property
     def local_parameters(self) -> int:
         return shard(self.model.root_shapes, self.ranks) + self.layers * self.block_shard
 

@@ -6,6 +6,7 @@ import argparse
 import os
 
 from trainwright.diagnose.measure import Measures
+from trainwright.diagnose.page import page
 from trainwright.diagnose.run_folder import Run, read_files, read_run
 from trainwright.diagnose.verdict import Diagnosis, diagnose
 from trainwright.errors import UserError
@@ -19,6 +20,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="the folder of one run, or perf and log files of one run")
+    parser.add_argument("--html", metavar="FILE", help="write the run's page, with its charts, to FILE")
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -27,6 +29,7 @@ def run(options: argparse.Namespace) -> Report:
     diagnosis = diagnose(found)
     report = Report("diagnose", data=diagnosis.to_json(), findings=diagnosis.findings)
     report.text = _text(found, diagnosis)
+    report.page = page(found, diagnosis) if options.html else ""
     report.summary = f"{found.path}: {found.status or 'no word on its end'}"
     for name, reason in (*found.notes, *diagnosis.measures.not_measured):
         report.skip(name, reason)

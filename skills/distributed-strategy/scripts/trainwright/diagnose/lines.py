@@ -51,8 +51,8 @@ def read_log(path: Path, name: str, head_bytes: int = HEAD_BYTES, tail_bytes: in
     """The lines of a regular file, called `name` in evidence. Bytes that are not UTF-8 become U+FFFD; raises OSError."""
     head, tail, skipped = _read(path, head_bytes, tail_bytes)
     lines = _lines(name, head, 1)
-    if skipped:
-        lines += _lines(name, tail, None)[1:]  # the first is the end of a line whose start was not read
+    if skipped:  # the last line of the head and the first of the tail were read in part
+        lines = lines[: head.count(b"\n")] + _lines(name, tail, None)[1:]
     return Log(name, tuple(lines), skipped, cut_short=not (tail or head).endswith((b"\n", b"\r")) and bool(tail or head))
 
 

@@ -152,7 +152,7 @@ def read_run(path: str) -> Run:
     folder = Path(path)
     run.manifest, run.manifest_log = _json(run, folder / "manifest.json", "manifest.json")
     run.job, _ = _json(run, folder / "job.json", "job.json")
-    for file in sorted(_listing(run, folder / "perf")):
+    for file in _listing(run, folder / "perf"):
         if _PERF.fullmatch(file.name):
             add_perf(run, file, f"perf/{file.name}")
     _add_logs(run, folder)
@@ -349,7 +349,7 @@ def _json(run: Run, path: Path, name: str) -> tuple[dict[str, Any], Log | None]:
 
 def _listing(run: Run, folder: Path) -> list[Path]:
     try:
-        return list(folder.iterdir())
+        return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
     except OSError as problem:

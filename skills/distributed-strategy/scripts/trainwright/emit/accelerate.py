@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.document import Document
-from trainwright.emit.accelerate_file import AccelerateFile, Setting, accelerate_file, table
+from trainwright.emit.accelerate_file import AccelerateFile, Setting, accelerate_file, shown, table
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 from trainwright.strategy import Kind, Precision, Strategy
@@ -148,7 +148,7 @@ def _refuse(file: AccelerateFile) -> None:
         raise UserError(f"{file.document.path}: Accelerate needs a distributed_type; add one of {', '.join(_KINDS)}")
     for setting, problem in file.refused():
         instead = "" if problem.instead is None else f"; write {problem.instead}"
-        raise _error(file, setting, f"{setting.value!r:.60} {problem.why}{instead}")
+        raise _error(file, setting, f"{shown(setting.value)} {problem.why}{instead}")
     for setting in file.settings:
         if reason := _unsupported(file, setting):
             raise _error(file, setting, reason)
@@ -158,13 +158,13 @@ def _unsupported(file: AccelerateFile, setting: Setting) -> str:
     """Why the reference trainer cannot run a job with this key, "" where it can."""
     value = setting.value
     if setting.key == "compute_environment" and value == "AMAZON_SAGEMAKER":
-        return f"{value} {_NOT_YET}: LOCAL_MACHINE is"
+        return f"{shown(value)} {_NOT_YET}: LOCAL_MACHINE is"
     if setting.key == "distributed_type" and file.kind not in _KINDS:
-        return f"{value} {_NOT_YET}: {', '.join(_KINDS)} are"
+        return f"{shown(value)} {_NOT_YET}: {', '.join(_KINDS)} are"
     if setting.flag == "mixed_precision" and file.precision not in _PRECISIONS:
-        return f"{value} {_NOT_YET}: {', '.join(_PRECISIONS)} are"
+        return f"{shown(value)} {_NOT_YET}: {', '.join(_PRECISIONS)} are"
     if setting.path[0] == "parallelism_config" and value not in (None, {}):
-        return f"{value!r:.60} {_NOT_YET}: sharding is over all ranks; delete the block"
+        return f"{shown(value)} {_NOT_YET}: sharding is over all ranks; delete the block"
     return _unsupported_fsdp(file, setting) if file.uses_fsdp else ""
 
 
@@ -176,9 +176,9 @@ def _unsupported_fsdp(file: AccelerateFile, setting: Setting) -> str:
     if asked and setting.flag == "fsdp_activation_checkpointing" and file.value("fsdp_auto_wrap_policy") == "NO_WRAP":
         return "with NO_WRAP there is no layer to checkpoint: Accelerate checkpoints what it wraps; set fsdp_auto_wrap_policy"
     if setting.flag == "fsdp_auto_wrap_policy" and file.value(setting.flag) == "SIZE_BASED_WRAP":
-        return f"{value} {_NOT_YET}: TRANSFORMER_BASED_WRAP and NO_WRAP are"
+        return f"{shown(value)} {_NOT_YET}: TRANSFORMER_BASED_WRAP and NO_WRAP are"
     if setting.flag == "fsdp_sharding_strategy" and file.version == 1 and "HYBRID" in file.value(setting.flag):
-        return f"{value} {_NOT_YET}: FULL_SHARD, SHARD_GRAD_OP and NO_SHARD are"
+        return f"{shown(value)} {_NOT_YET}: FULL_SHARD, SHARD_GRAD_OP and NO_SHARD are"
     return ""
 
 
@@ -208,7 +208,7 @@ def _wrap_classes(file: AccelerateFile, model: ModelSpec | None) -> tuple[str, .
         raise _error(file, setting, "is missing, and only the model knows its layer class; name it")
     wrong = [name for name in classes if not name.isidentifier()]
     if wrong:
-        raise _error(file, setting, f"{wrong[0]!r:.60} is no class name; separate names by commas alone, in one text")
+        raise _error(file, setting, f"{shown(wrong[0])} is no class name; separate names by commas alone, in one text")
     return classes
 
 

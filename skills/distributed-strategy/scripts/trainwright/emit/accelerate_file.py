@@ -17,6 +17,7 @@ from typing import Any
 
 from trainwright.document import Document, KeyPath
 from trainwright.errors import UserError
+from trainwright.report import finite
 
 _TRUE = ("y", "yes", "t", "true", "on", "1")
 _FALSE = ("n", "no", "f", "false", "off", "0")
@@ -136,7 +137,7 @@ class AccelerateFile:
         """Every value that stops Accelerate before the model is touched, and why."""
         for setting in self.settings:
             if len(setting.path) > 1 and not isinstance(setting.path[1], str):
-                yield setting, Refused(f"is a key that is no text but {_shown(setting.path[1])}", "launcher")
+                yield setting, Refused(f"is a key that is no text but {shown(setting.path[1])}", "launcher")
         for flag in self._read_flags():
             try:
                 _PARSERS[flag](self.written(flag))
@@ -231,7 +232,7 @@ def _mixed_precision(value: Any) -> str:
     if value is None:
         return "no"
     if not isinstance(value, str):
-        raise Refused(f"is {_shown(value)}, no text, and Accelerate calls .lower() on it", "launcher", "no" if value is False else None)
+        raise Refused(f"is no text{_bare_no(value)}, and Accelerate calls .lower() on it", "launcher", "no" if value is False else None)
     if value.lower() not in choices:
         instead = _PRECISION_NAMES.get(value.lower()) or nearest(value, choices)
         raise Refused(f"is not one of {', '.join(choices)}", "launcher", instead)
@@ -243,7 +244,7 @@ def _dynamo_backend(value: Any) -> str:
     if value is None:
         return "NO"
     if not isinstance(value, str):
-        raise Refused(f"is {_shown(value)}, no text, and Accelerate calls .upper() on it", "launcher", "NO" if value is False else None)
+        raise Refused(f"is no text{_bare_no(value)}, and Accelerate calls .upper() on it", "launcher", "NO" if value is False else None)
     if value.upper() not in choices:
         raise Refused(f"is not one of {', '.join(choices)}", "launcher", nearest(value, choices))
     return value.upper()
@@ -252,7 +253,7 @@ def _dynamo_backend(value: Any) -> str:
 def _gpu_ids(value: Any) -> Any:
     if value is not None and not isinstance(value, str):
         ids = value if isinstance(value, list) else [value]
-        raise Refused(f"is {_shown(value)}, and Accelerate splits a text at its commas", "launcher", ",".join(map(str, ids)))
+        raise Refused("is no text, and Accelerate splits it at its commas", "launcher", ",".join(map(str, ids)))
     return value
 
 
@@ -268,7 +269,7 @@ def _whole(value: Any) -> int:
     try:
         return int(str(value))
     except ValueError:
-        raise Refused(f"is read as {_shown(str(value))}, which int() does not take; write the digits", "plugin", _digits(value)) from None
+        raise Refused("is no whole number: Accelerate takes digits alone", "plugin", _digits(value)) from None
 
 
 def _digits(value: Any) -> int | None:
@@ -314,8 +315,13 @@ def _unless_null(convert: Callable[[Any], str], default: str) -> Callable[[Any],
     return lambda value: default if value is None else convert(value)
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def _bare_no(value: Any) -> str:
+    return " (YAML reads a bare no as false)" if value is False else ""
+
+
+def shown(value: Any) -> str:
+    """A value of the file for a message: as JSON writes it, and not at length."""
+    text = json.dumps(finite(value), default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -17,8 +17,8 @@ from trainwright.diagnose.verdict import diagnose
 from trainwright.document import load_mapping
 from trainwright.emit import accelerate
 from trainwright.errors import Exit, MissingPackageError, UserError
+from trainwright.job import DEVICES, Job
 from trainwright.launch import folder, torchrun
-from trainwright.launch.job import DEVICES, Job
 from trainwright.model import ModelSpec, load_model
 from trainwright.progress import progress
 from trainwright.report import Report, Severity

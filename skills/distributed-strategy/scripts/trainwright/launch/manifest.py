@@ -14,8 +14,8 @@ from trainwright import probe
 from trainwright.document import load
 from trainwright.emit import accelerate
 from trainwright.errors import UserError
+from trainwright.job import Job
 from trainwright.launch.folder import MANIFEST_SCHEMA
-from trainwright.launch.job import Job
 from trainwright.model import load_model
 from trainwright.output import write_text
 from trainwright.version import VERSION

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from trainwright import probe
 from trainwright.errors import MissingPackageError, UserError
+from trainwright.job import Job
 from trainwright.launch import folder, manifest
-from trainwright.launch.job import Job
 from trainwright.launch.processes import TOKEN, Processes
 from trainwright.launch.watch import Clocks, Progress
 from trainwright.progress import Step

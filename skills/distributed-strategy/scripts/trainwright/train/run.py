@@ -22,7 +22,7 @@ import torch
 from trainwright.document import load_mapping
 from trainwright.emit import accelerate
 from trainwright.errors import Exit, UserError
-from trainwright.launch.job import Job, read
+from trainwright.job import Job, read
 from trainwright.model import ModelSpec, load_model
 from trainwright.report import printable
 from trainwright.strategy import Strategy

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from trainwright.check.subject import AccelerateConfig
-from trainwright.emit.accelerate_file import Setting, nearest, table
+from trainwright.emit.accelerate_file import Setting, nearest, shown, table
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
@@ -171,7 +170,7 @@ def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
     yield from _distributed_type(config)
     for setting, problem in config.file.refused():
         fix = None if problem.instead is None else Fix({setting.key: problem.instead})
-        message = f"{setting.key} {_shown(setting.value)} {problem.why}"
+        message = f"{setting.key} {shown(setting.value)} {problem.why}"
         yield Hit(message, config.document.at(*setting.path), setting.key, fix, fails_at=problem.fails_at)
 
 
@@ -183,14 +182,9 @@ def _distributed_type(config: AccelerateConfig) -> Iterator[Hit]:
     elif not isinstance(value, str):
         ends = config.document.get("num_processes", default=-1) == -1
         asks = ", then asks for --num_processes" if ends else ""
-        message = f"{key} {_shown(value)} is no text (YAML reads a bare NO as false): Accelerate starts one plain process{asks}"
+        message = f"{key} {shown(value)} is no text (YAML reads a bare NO as false): Accelerate starts one plain process{asks}"
         stage, severity = ("launcher", Severity.ERROR) if ends else ("never", Severity.WARNING)
         yield Hit(message, where, key, Fix({key: "NO"}, safe=True), severity, stage)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 @rule(
@@ -278,7 +272,7 @@ def wrong_num_processes(config: AccelerateConfig) -> Iterator[Hit]:
         yield from _text_count(config, value)
     elif type(value) is not int or value < 1:
         if config.file.kind not in (*_ONE_PROCESS, "XLA"):
-            yield Hit(f"num_processes {_shown(value)} is no number of ranks", where, key, fix)
+            yield Hit(f"num_processes {shown(value)} is no number of ranks", where, key, fix)
     elif world_size and value != world_size:
         yield Hit(f"num_processes {value}, and the job has {world_size} ranks", where, key, fix, fails_at="never")
 
@@ -287,7 +281,7 @@ def _text_count(config: AccelerateConfig, value: str) -> Iterator[Hit]:
     where, key, fix = config.document.at("num_processes"), "num_processes", Fix({"num_processes": int(value)}, safe=True)
     machines = config.file.written("num_machines")
     if type(machines) is int and machines > 1:
-        yield Hit(f"num_processes {value!r} is a text, which cannot be divided by num_machines {machines}", where, key, fix)
+        yield Hit(f"num_processes {shown(value)} is a text, which cannot be divided by num_machines {machines}", where, key, fix)
     else:
-        message = f"num_processes {value!r} is a text; it works on one machine and stops the launcher on several"
+        message = f"num_processes {shown(value)} is a text; it works on one machine and stops the launcher on several"
         yield Hit(message, where, key, fix, Severity.WARNING, "never")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainwright.check.subject import AccelerateConfig
-from trainwright.emit.accelerate_file import table
+from trainwright.emit.accelerate_file import shown, table
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
@@ -86,7 +86,9 @@ def _reshard_under_v1(config: AccelerateConfig) -> Iterator[Hit]:
     truth = file.value("fsdp_reshard_after_forward")
     asked = str(setting.value).upper() if truth is None else ("FULL_SHARD" if truth else "SHARD_GRAD_OP")
     own = "fsdp_sharding_strategy" in file.winners
-    message = f"{setting.key} {setting.value!r:.60} is ignored under fsdp_version 1: {'the strategy' if own else 'the default'} {runs} runs"
+    message = (
+        f"{setting.key} {shown(setting.value)} is ignored under fsdp_version 1: {'the strategy' if own else 'the default'} {runs} runs"
+    )
     version = {".".join(map(str, file.place("fsdp_version"))): 2}
     strategy = {"fsdp_config.fsdp_sharding_strategy": asked, setting.key: None}
     if own or asked == runs or (truth is None and asked not in table()["sharding_strategies"]):
@@ -105,7 +107,7 @@ def _strategy_under_v2(config: AccelerateConfig) -> Iterator[Hit]:
     asked = file.value("fsdp_sharding_strategy") or str(setting.value).upper()
     runs = "FULL_SHARD" if reshard else "SHARD_GRAD_OP"
     own = "fsdp_reshard_after_forward" in file.winners
-    message = f"{setting.key} {setting.value!r:.60} is ignored under fsdp_version 2: {runs} over all ranks runs"
+    message = f"{setting.key} {shown(setting.value)} is ignored under fsdp_version 2: {runs} over all ranks runs"
     yield Hit(
         message, config.document.at(*setting.path), setting.key, _strategy_fix(setting.key, asked, own), _severity(asked == runs, own)
     )
@@ -189,7 +191,7 @@ def _unused_classes(config: AccelerateConfig, policy: str) -> Iterator[Hit]:
         return
     said = f"{_POLICY} is {policy}" if config.file.written(_POLICY) is not None else f"there is no {_POLICY}"
     unit = "the whole model is one unit" if policy == "NO_WRAP" else "units go by size"
-    message = f"{setting.key} {setting.value!r:.60} is ignored, as {said}: {unit}"
+    message = f"{setting.key} {shown(setting.value)} is ignored, as {said}: {unit}"
     fix = Fix({".".join(config.file.place(_POLICY)): "TRANSFORMER_BASED_WRAP"})
     yield Hit(message, config.document.at(*setting.path), setting.key, fix, fails_at="never")
 
@@ -211,7 +213,7 @@ def _named_classes(config: AccelerateConfig) -> Iterator[Hit]:
         return
     where = config.document.at(*setting.path)
     if why := _malformed(setting.value):
-        yield Hit(f"{setting.key} {setting.value!r:.60} {why}", where, setting.key, _class_fix(setting.key, setting.value))
+        yield Hit(f"{setting.key} {shown(setting.value)} {why}", where, setting.key, _class_fix(setting.key, setting.value))
     elif model:
         for name in (n for n in names if n not in MODULE_CLASSES[model.family]):
             message = f"{setting.key}: {name} is the class of no module of {model.name}, a {model.family} model"
