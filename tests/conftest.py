@@ -10,6 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine is no failure: no deadline, no complaint about slow or filtered drawing. CI draws the same cases every time.
+_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+settings.register_profile("trainwright", deadline=None, suppress_health_check=_SLOW, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("trainwright")
 
 ROOT = Path(__file__).resolve().parents[1]
 
