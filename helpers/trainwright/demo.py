@@ -18,7 +18,7 @@ from trainwright import probe
 from trainwright.advise.decide import Advice, decide
 from trainwright.check.judge import judge
 from trainwright.check.subject import Context
-from trainwright.cost.memory import NOT_COUNTED, Ledger, Workload, ledger
+from trainwright.cost.memory import NOT_COUNTED, Ledger, Workload, host_bytes, ledger
 from trainwright.demo_page import page
 from trainwright.diagnose.run_folder import Run, read_run
 from trainwright.diagnose.verdict import Diagnosis, diagnose
@@ -107,6 +107,13 @@ def run(options: argparse.Namespace) -> Report:
         raise MissingPackageError("torch", "the demo, which trains,")
     folder = Path(options.out).absolute()
     story = _prepare(options, folder, report)
+    if any(_too_large(trial.strategy, story, story.cap_bytes) for trial in story.trials):
+        raise UserError(
+            "even under the cap the ranks need more memory than is free here; take a smaller --model, --memory-cap or --devices"
+        )
+    for trial in story.trials:
+        if _too_large(trial.strategy, story, None):
+            report.skip(f"the memory of {trial.strategy.name}", "it is measured without a cap, and so much is not free here")
     _claim(folder)
     with progress("demo", options.quiet) as step:
         for trial in story.trials:
@@ -120,6 +127,8 @@ def run(options: argparse.Namespace) -> Report:
 
 def _claim(folder: Path) -> None:
     """Make the folder ours and empty; raises UserError for one that holds anything else."""
+    if any((folder / name).is_symlink() for name in (MARK, "configs", "runs")):
+        raise UserError(f"{folder} holds links in the place of demo's own files; name another with --out")
     if folder.exists() and not (folder.is_dir() and ((folder / MARK).exists() or not any(folder.iterdir()))):
         raise UserError(f"{folder} exists and is not a folder that demo wrote; name another with --out")
     try:
@@ -181,10 +190,18 @@ def _try(trial: Trial, story: Story, options: argparse.Namespace, step: Step) ->
     trial.diagnosis = diagnose(trial.run)
     if trial.capped.status == "interrupted":
         return False
+    if _too_large(trial.strategy, story, None):  # nothing limits this run: it would take the whole machine
+        return True
     tracked = _launch(trial, story, "tracked", TRACKED_STEPS, None, TRACKED_STEPS, step)
     trial.measured = read_run(tracked.run_dir)
     trial.measured_bytes = trial.measured.peak_memory_bytes if tracked.completed else None
     return tracked.status != "interrupted"
+
+
+def _too_large(strategy: Strategy, story: Story, cap: int | None) -> bool:
+    """Whether the ranks would take more memory than this machine has free."""
+    have = probe.free_memory_bytes()
+    return have is not None and host_bytes(story.model, strategy, story.workload, cap) > have
 
 
 def _launch(trial: Trial, story: Story, purpose: str, steps: int, cap: int | None, tracked: int, step: Step) -> Outcome:

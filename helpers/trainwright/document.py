@@ -15,6 +15,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from trainwright.report import Location
 
 MAX_BYTES = 8 * 1024 * 1024
 # What the pure Python parsers of YAML and TOML take in some seconds; the largest real config seen is below 30 kB.
-MAX_TEXT = {"json": MAX_BYTES, "yaml": 512 * 1024, "toml": 128 * 1024}
+MAX_TEXT = {"json": 2 * 1024 * 1024, "yaml": 512 * 1024, "toml": 128 * 1024}
 MAX_DOTS = 1000  # in one TOML line: the parser's time grows with their square
 MAX_DEPTH = 64
-MAX_NODES = 200_000
+MAX_NODES = 50_000
+MAX_DIGITS = 40  # of a YAML number as it is written: 1:1:1... costs the square of its length
+MAX_KEY_DIGITS = 18  # multiples of 2**61-1 all hash alike, and a mapping of them costs the square of its size
+MAX_INTEGER = 10**1000  # a longer one Python may refuse to show
 
 KeyPath = tuple[Any, ...]
 Place = tuple[KeyPath, int, int, bool]  # path, line, column, whether the key stood in the same mapping before
@@ -40,6 +44,7 @@ class DocumentError(UserError):
     rule = "DOC001"
 
     def __init__(self, message: str, where: Location) -> None:
+        message = message if len(message) <= 1000 else f"{message[:1000]}..."  # a file's value may be of any length
         super().__init__(f"{where}: {message}")
         self.where = where
         self.reason = message
@@ -104,6 +109,8 @@ class Document:
 
 
 _MISSING = object()
+_CONTAINERS = (dict, list, tuple, set)
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def dialect_of(path: str) -> str:
@@ -128,7 +135,7 @@ def parse(text: str, path: str, dialect: str) -> Document:
         value = _PARSERS[dialect](text, path)
     except RecursionError:
         raise _too_deep(path) from None
-    _check_depth(value, path)
+    _check_shape(value, path)
     return Document(path, text, dialect, value)
 
 
@@ -164,6 +171,8 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
 def _read_stdin(max_bytes: int) -> bytes:
     if sys.stdin is None:  # closed by whoever started us
         raise ValueError("standard input is closed")
+    with suppress(OSError, ValueError):  # a stand-in for it has no descriptor
+        os.set_blocking(sys.stdin.fileno(), True)  # else a read answers None, or half of what comes
     return sys.stdin.buffer.read(max_bytes + 1)
 
 
@@ -175,20 +184,26 @@ def _read_regular(path: str, max_bytes: int) -> bytes:
         os.close(descriptor)
         raise ValueError("it is a folder; name a file in it" if stat.S_ISDIR(mode) else "it is not a regular file")
     with open(descriptor, "rb") as file:
-        return file.read(max_bytes + 1)
+        return file.read(max_bytes + 1) or b""  # None from a file of /proc that would wait
 
 
 def _too_deep(path: str) -> DocumentError:
     return DocumentError(f"is nested more than {MAX_DEPTH} levels deep; no consumer's format is", Location(path))
 
 
-def _check_depth(value: Any, path: str) -> None:
-    level, depth = [value], 0
+def _check_shape(value: Any, path: str) -> None:
+    """Bound depth, count and integers of what a parser made; by levels, so that neither depth nor shared parts can hurt."""
+    level, depth, count = [value], 0, 0
     while level:
+        containers = [item for item in level if isinstance(item, _CONTAINERS)]
+        count += sum(len(item) * (2 if isinstance(item, dict) else 1) for item in containers)
         if depth > MAX_DEPTH:
             raise _too_deep(path)
-        children = (c for v in level if isinstance(v, (dict, list)) for c in (v.values() if isinstance(v, dict) else v))
-        level = [child for child in children if isinstance(child, (dict, list))]
+        if count > MAX_NODES:
+            raise DocumentError(f"holds more than {MAX_NODES:,} values", Location(path))
+        level = [child for item in containers for child in (*(item.values() if isinstance(item, dict) else ()), *item)]
+        if any(type(child) is int and abs(child) >= MAX_INTEGER for child in level):
+            raise DocumentError("holds an integer of more than 1,000 digits; no consumer's format does", Location(path))
         depth += 1
 
 
@@ -254,11 +269,8 @@ def _yaml(path: str) -> Any:
 def _parse_yaml(text: str, path: str) -> Any:
     yaml = _yaml(path)
     try:
-        try:
-            _bound_yaml(text, path, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except yaml.YAMLError:  # libyaml is stricter here and there; what safe_load takes counts
-            _bound_yaml(text, path, yaml.SafeLoader)
-        return yaml.safe_load(text)
+        # Bounded by the parser that constructs: libyaml takes a line that starts with U+FEFF for another than PyYAML does.
+        return _bounded_loader(path)(text).get_single_data()
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         where = Location(path, mark.line + 1, mark.column + 1) if mark else Location(path)
@@ -272,36 +284,42 @@ def _parse_yaml(text: str, path: str) -> Any:
         raise DocumentError(f"is not YAML that safe_load takes: {words}", Location(path)) from None
 
 
-def _bound_yaml(text: str, path: str, loader: Any) -> None:
-    """Refuse what would be too deep, recursive or an alias bomb, from the event stream alone (no recursion)."""
+def _bounded_loader(path: str) -> Any:
+    """yaml.SafeLoader, refusing while it composes what is too deep, recursive, an alias bomb, or a number of absurd length."""
     yaml = _yaml(path)
-    sizes: dict[str, int | None] = {}
-    open_nodes: list[tuple[str | None, int]] = []
-    total = 0
-    for event in yaml.parse(text, Loader=loader):
-        where = Location(path, event.start_mark.line + 1, event.start_mark.column + 1)
-        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            open_nodes.append((event.anchor, total))
-            total += 1
-            if event.anchor:
-                sizes[event.anchor] = None
-            if len(open_nodes) > MAX_DEPTH:
+
+    base: Any = yaml.SafeLoader
+
+    class Loader(base):  # type: ignore[misc]
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self.depth = self.total = 0
+            self.sizes: dict[int, int] = {}  # by the id of a node that is complete
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            where = Location(path, event.start_mark.line + 1, event.start_mark.column + 1)
+            before, self.depth = self.total, self.depth + 1
+            if self.depth > MAX_DEPTH:
                 raise _too_deep(path)
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            anchor, start = open_nodes.pop()
-            if anchor:
-                sizes[anchor] = total - start
-        elif isinstance(event, yaml.AliasEvent):
-            size = sizes.get(event.anchor, 0)
-            if size is None:
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            if not isinstance(event, yaml.AliasEvent):
+                self.total += 1
+                self.sizes[id(node)] = self.total - before
+            elif id(node) not in self.sizes:
                 raise DocumentError(f"the alias *{event.anchor} stands inside its own anchor", where)
-            total += max(size, 1)
-        elif isinstance(event, yaml.ScalarEvent):
-            total += 1
-            if event.anchor:
-                sizes[event.anchor] = 1
-        if total > MAX_NODES:
-            raise DocumentError(f"holds more than {MAX_NODES:,} values once its aliases are expanded", where)
+            else:
+                self.total += self.sizes[id(node)]
+            if self.total > MAX_NODES:
+                raise DocumentError(f"holds more than {MAX_NODES:,} values once its aliases are expanded", where)
+            is_key = isinstance(parent, yaml.MappingNode) and index is None
+            longest = MAX_KEY_DIGITS if is_key else MAX_DIGITS
+            if isinstance(node, yaml.ScalarNode) and len(node.value) > longest and node.tag in _NUMBERS:
+                raise DocumentError(f"holds a number of {len(node.value):,} digits; no consumer's format does", where)
+            return node
+
+    return Loader
 
 
 def _scan_yaml(text: str) -> Iterator[Place]:

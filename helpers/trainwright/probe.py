@@ -127,6 +127,12 @@ def host_memory() -> HostMemory:
     return HostMemory(total, sizes.get("MemAvailable"), limit)
 
 
+def free_memory_bytes() -> int | None:
+    """What new processes here may take together: free memory, or less where the control group says so; None where unknown."""
+    found = host_memory()
+    return min((size for size in (found.available_bytes, found.limit_bytes) if size), default=None)
+
+
 def _sysconf_memory() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

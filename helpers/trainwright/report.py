@@ -16,6 +16,7 @@ from trainwright.version import VERSION
 SCHEMA = "trainwright/report/1"
 FAILS_AT = ("parse", "launcher", "plugin", "engine start", "first step", "end of run", "never")
 _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # what json leaves as it is, and terminals obey
+_LONGEST = 4000  # characters of a line for people; JSON has it whole
 CHECKED = ("hardware", "run", "stub", "source", "report", "derived")
 
 
@@ -159,7 +160,7 @@ class Report:
     def to_text(self, limit: int = 0, quiet: bool = False) -> str:
         shown = fold(self.findings)
         cut = shown[:limit] if limit else shown
-        lines = [*self.text, *(finding.to_text() for finding in cut)]
+        lines = [*map(_one_line, self.text), *(finding.to_text() for finding in cut)]
         if len(cut) < len(shown):
             lines.append(f"... {len(shown) - len(cut)} more findings (--limit 0 shows all)")
         if not quiet:
@@ -199,7 +200,8 @@ def _short(value: Any) -> str:
 
 def _one_line(text: str) -> str:
     """A file's name or content must not be able to start a line of its own."""
-    return text.replace("\n", "\\n")
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def printable(text: str) -> str:

@@ -13,6 +13,7 @@ from trainwright.cost.phases import Phase, phases_of
 from trainwright.cost.rank import Rank
 from trainwright.cost.saved import Activations, Item, Numerics
 from trainwright.errors import UserError
+from trainwright.hardware import PROCESS_RESERVE_BYTES
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
 
@@ -135,6 +136,12 @@ def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
     gloo = workload.device == "cpu"
     rank = Rank(model, strategy, workload.world_size, workload.accumulation, gloo, _activations(model, strategy, workload))
     return Ledger(strategy, workload, rank.states(), rank.saved.block(), phases_of(rank))
+
+
+def host_bytes(model: ModelSpec, strategy: Strategy, workload: Workload, cap_bytes: int | None = None) -> int:
+    """What all ranks of a job on CPU take of one machine: their tensors, or their cap where it is less, and their processes."""
+    peak = ledger(model, strategy, workload).peak_bytes
+    return workload.world_size * (PROCESS_RESERVE_BYTES + (min(peak, cap_bytes) if cap_bytes else peak))
 
 
 def _activations(model: ModelSpec, strategy: Strategy, workload: Workload) -> Activations:

@@ -114,6 +114,7 @@ def _recorded(rank: Rank, error: dict[str, Any]) -> Event:
 
 
 def _kind(text: str) -> Kind:
+    text = text[:2000]  # a look ahead at each of many matches costs the square of a line's length
     if PEER_LOST.search(text):
         return "peer"
     if WAITED.search(text):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.document import Document
-from trainwright.emit.accelerate_file import AccelerateFile, Setting, accelerate_file, shown, table
+from trainwright.emit.accelerate_file import AccelerateFile, Setting, accelerate_file, is_count, shown, table
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 from trainwright.strategy import Kind, Precision, Strategy
@@ -221,7 +221,7 @@ def _num_processes(file: AccelerateFile) -> int | None:
     value = file.written("num_processes")
     if file.kind == "NO":
         return 1
-    number = int(value) if type(value) is str and value.isdecimal() else value
+    number = int(value) if type(value) is str and is_count(value) else value
     return number if type(number) is int and number > 0 else None
 
 

@@ -204,8 +204,18 @@ def _flag(block: str, key: Any) -> str:
 # --- conversions ----------------------------------------------------------------------------------------------------
 
 
+LONGEST_WORD = 100  # no key nor choice is longer, and likeness costs the product of both lengths
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is digits alone, and few enough to be a count."""
+    return text.isdecimal() and len(text) <= 18
+
+
 def nearest(word: Any, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The choice that `word` looks most like, whatever its case."""
+    if len(str(word)) > LONGEST_WORD:
+        return None
     by_upper = {choice.upper(): choice for choice in choices}
     found = difflib.get_close_matches(str(word).upper(), by_upper, n=1, cutoff=cutoff)
     return by_upper[found[0]] if found else None
@@ -294,7 +304,7 @@ def _one_of(name: str, numbered: int) -> Callable[[Any], str]:
         word = str(value).upper()
         if word in choices:
             return word
-        if word.isdecimal() and 1 <= int(word) <= numbered:
+        if is_count(word) and 1 <= int(word) <= numbered:
             return choices[int(word) - 1]
         raise Refused(f"is not one of {', '.join(choices)}", "plugin", nearest(value, choices))
 

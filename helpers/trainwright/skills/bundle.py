@@ -71,7 +71,7 @@ def load_bundle(root: str | None = None) -> Bundle:
 
 
 def _around() -> Iterator[Path]:
-    return iter((Path.cwd(), *Path(__file__).resolve().parents))
+    return iter((*Path(__file__).resolve().parents, Path.cwd()))  # never a folder that merely happens to be the current one first
 
 
 def _skills(document: Document, root: Path) -> Iterator[Skill]:

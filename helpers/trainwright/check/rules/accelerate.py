@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwright.check.subject import AccelerateConfig
-from trainwright.emit.accelerate_file import Setting, nearest, shown, table
+from trainwright.emit.accelerate_file import Setting, is_count, nearest, shown, table
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
@@ -268,7 +268,7 @@ def wrong_num_processes(config: AccelerateConfig) -> Iterator[Hit]:
     elif not config.document.has(key) or value == -1:
         message = "num_processes is missing: `accelerate launch` stops unless it is given --num_processes"
         yield Hit(message, where, key, fix, Severity.INFO)
-    elif type(value) is str and value.isdecimal():
+    elif type(value) is str and is_count(value):
         yield from _text_count(config, value)
     elif type(value) is not int or value < 1:
         if config.file.kind not in (*_ONE_PROCESS, "XLA"):

@@ -17,8 +17,8 @@ def unreadable_document(unreadable: Unreadable) -> Iterator[Hit]:
     Files are read as their consumers read them: `.json` by `json.load`, `.toml` by `tomllib`, all else by
     `yaml.safe_load` (YAML 1.1), in UTF-8. The command ends with exit 2; other files named with it are judged all the same.
 
-    Refused are also files that no consumer should be given: larger than 512 KiB (JSON 8 MiB, TOML 128 KiB), nested
-    deeper than 64 levels, more than 200,000 values once aliases are expanded, an alias inside its own anchor, UTF-16, NUL
+    Refused are also files that no consumer should be given: larger than 512 KiB (JSON 2 MiB, TOML 128 KiB), nested
+    deeper than 64 levels, more than 50,000 values once aliases are expanded, an alias inside its own anchor, UTF-16, NUL
     bytes, a byte order mark in JSON, a tag that constructs an object, a folder, a device or a pipe by name (`-` reads standard input).
 
     Bad `accelerate.yaml`:

@@ -8,8 +8,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from trainwright.errors import Exit, UserError
 from trainwright.output import write_text
@@ -63,11 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
-        _show(f"trainwright {VERSION}\n" if arguments[:1] == ["--version"] else f"{overview()}\n")
+        try:
+            _show(f"trainwright {VERSION}\n" if arguments[:1] == ["--version"] else f"{overview()}\n")
+        except UserError as problem:
+            _say(f"trainwright: {problem}")
+            return problem.exit
         return Exit.OK if arguments else Exit.USAGE
     command = COMMANDS.get(arguments[0])
     if command is None:
-        print(f"trainwright: there is no command {printable(arguments[0])!r}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        _say(f"trainwright: there is no command {arguments[0][:80]!r}; the commands are {', '.join(COMMANDS)}")
         return Exit.USAGE
     return _run(command, arguments[1:])
 
@@ -113,8 +118,15 @@ def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
         return Report(command.name, findings=[Finding(problem.rule, Severity.ERROR, message, where)], exit=problem.exit)
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse repeats what was typed as it stands: shown here without control characters, and not at length."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message.replace("\n", " "))[:500])
+
+
 def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"trainwright {command.name}",
         description=command.summary,
         epilog=f"{getattr(face, 'EXAMPLES', '').strip()}\n\n{EXIT_CODES}".strip(),
@@ -161,15 +173,30 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
 
 
 def _show(text: str) -> None:
+    if sys.stdout is None:  # closed by whoever started us
+        raise UserError("standard output is closed; give --output FILE")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read us has what it wanted; the flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read us has what it wanted
+        _drop(sys.stdout)
+    except OSError as problem:
+        _drop(sys.stdout)
+        raise UserError(f"cannot write to standard output: {problem.strerror or problem}; give --output FILE") from None
+
+
+def _drop(stream: TextIO) -> None:
+    """Send what a stream still holds nowhere: the flush at exit must not complain either."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fault(command: Command, fault: Exception) -> int:
+    try:
+        os.getcwd()
+    except OSError:
+        _say(f"trainwright {command.name}: the current folder is gone; go to one that exists")
+        return Exit.USAGE
     if os.environ.get("TRAINWRIGHT_DEBUG"):
         traceback.print_exception(fault)
     frame = traceback.extract_tb(fault.__traceback__)[-1]
@@ -179,7 +206,12 @@ def _fault(command: Command, fault: Exception) -> int:
 
 
 def _say(line: str) -> None:
-    print(printable(line.replace("\n", " ")), file=sys.stderr)
+    if sys.stderr is None:
+        return  # print(file=None) would write to stdout
+    try:
+        print(printable(line.replace("\n", " ")), file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +20,15 @@ def write_text(path: str | Path, text: str) -> None:
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         _write_through(Path(path), text)
         return
-    target = Path(os.path.realpath(path))
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = None
     try:
-        with open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        target = Path(os.path.realpath(path))
+        if not os.fspath(path) or not target.name:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        wanted = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.partial")
+        # "x": a link that somebody has laid there in a shared folder is not followed.
+        with open(wanted, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            partial = wanted
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -29,8 +36,9 @@ def write_text(path: str | Path, text: str) -> None:
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror or problem}; name a writable place") from None
     finally:
-        with suppress(OSError):
-            partial.unlink()
+        if partial:
+            with suppress(OSError):
+                partial.unlink()
 
 
 def _write_through(path: Path, text: str) -> None:

@@ -49,7 +49,7 @@ class Rule:
 
     @property
     def title(self) -> str:
-        return self.page.splitlines()[0]
+        return (self.page.splitlines() or [self.name])[0]  # python -OO leaves no docstring
 
     @property
     def page(self) -> str:

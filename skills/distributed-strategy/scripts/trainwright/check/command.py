@@ -27,6 +27,6 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _ranks(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:12]) <= 10**7):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and 0 < int(text) <= 10**7):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
     return int(text)

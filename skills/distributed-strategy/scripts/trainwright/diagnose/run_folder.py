@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from trainwright.diagnose.lines import Line, Log, read_log
+from trainwright.diagnose.lines import HEAD_BYTES, TAIL_BYTES, Line, Log, read_log
 from trainwright.errors import UserError
 from trainwright.report import finite
 
@@ -85,6 +85,7 @@ class Run:
     ranks: dict[int, Rank] = field(default_factory=dict)
     launcher: Log | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
+    budget: int = 32 * 2**20  # bytes that its files may still take; a share of each is read all the same
 
     def rank(self, number: int) -> Rank:
         return self.ranks.setdefault(number, Rank(number))
@@ -169,6 +170,9 @@ def read_files(paths: Iterable[str]) -> Run:
     run = Run(", ".join(paths))
     for path in paths:
         _add_file(run, Path(path))
+    if not (run.ranks or run.launcher):
+        said = "; ".join(f"{name} {reason}" for name, reason in run.notes[:3])
+        raise UserError(f"nothing to diagnose: {said}; name a run folder, or perf and log files of one run")
     settle(run)
     return run
 
@@ -298,7 +302,7 @@ def _add_logs(run: Run, folder: Path) -> None:
     for attempt in sorted(folder.glob("logs/*/attempt_*")):  # a later attempt stands for its rank
         for place in _listing(run, attempt):
             file = place / "stderr.log"
-            if re.fullmatch(r"\d{1,6}", place.name) and file.exists():
+            if re.fullmatch(r"\d{1,6}", place.name) and int(place.name) < _MOST_RANKS and file.exists():
                 run.rank(int(place.name)).log = _log(run, file, file.relative_to(folder).as_posix())
 
 
@@ -314,6 +318,8 @@ def _add_exits(run: Run) -> None:
         if exit_ := _EXIT.search(line.text):
             lines.setdefault((exit_[1], exit_[2]), line)
     for number_, exitcode, pid in listed or first:
+        if number_ >= _MOST_RANKS:
+            continue
         rank = run.rank(number_)
         rank.exitcode, rank.pid = exitcode, pid
         rank.exit_line = lines.get((str(exitcode), str(pid)))
@@ -323,7 +329,7 @@ def _share_out(run: Run) -> None:
     """Give each rank without a log of its own the lines that torch marked as its: "[rank1]: ..." in torchrun's output."""
     lines: dict[int, list[Line]] = {}
     for line in run.launcher.lines if run.launcher else ():
-        if marked := _MARKED.match(line.text):
+        if (marked := _MARKED.match(line.text)) and int(marked[1]) < _MOST_RANKS:
             lines.setdefault(int(marked[1]), []).append(line)
     for rank, found in lines.items():
         if run.rank(rank).log is None and run.launcher:
@@ -332,10 +338,14 @@ def _share_out(run: Run) -> None:
 
 def _log(run: Run, path: Path, name: str) -> Log | None:
     try:
-        log = read_log(path, name)
-    except OSError as problem:
-        run.notes.append((name, f"cannot be read: {problem.strerror or problem}"))
+        if os.path.isdir(run.path) and not path.resolve().is_relative_to(Path(run.path).resolve()):
+            raise OSError("it is a link out of the run's folder")
+        share = max(run.budget, 2**17)
+        log = read_log(path, name, min(HEAD_BYTES, share // 8), min(TAIL_BYTES, share))
+    except (OSError, RuntimeError) as problem:
+        run.notes.append((name, f"cannot be read: {getattr(problem, 'strerror', None) or problem}"))
         return None
+    run.budget -= sum(len(line.text) + 40 for line in log.lines)
     if log.skipped_bytes:
         run.notes.append((name, f"is large: {log.skipped_bytes:,} bytes of its middle were not read"))
     return log

@@ -12,6 +12,7 @@ from typing import Any
 from trainwright import probe
 from trainwright.check.judge import judge
 from trainwright.check.subject import Context
+from trainwright.cost.memory import Workload, host_bytes
 from trainwright.diagnose.run_folder import read_run
 from trainwright.diagnose.verdict import diagnose
 from trainwright.document import load_mapping
@@ -65,6 +66,9 @@ def run(options: argparse.Namespace) -> Report:
     model = load_model(options.model)
     plan = _plan(options, model, report)
     folder.check(plan.run_dir, options.force)
+    too_large = _too_large(plan, model)
+    if too_large and options.execute and not options.no_check:
+        raise UserError(f"{too_large}; take fewer ranks, a smaller model or a --memory-cap (--no-check starts it all the same)")
     report.data = _data(plan)
     report.text = _text(plan)
     if not options.no_check and not _checked(plan, model, report):
@@ -72,7 +76,7 @@ def run(options: argparse.Namespace) -> Report:
     elif options.execute:
         _execute(plan, options, report)
     else:
-        report.text.append("nothing was started: --execute runs it")
+        report.text.append(f"nothing was started: --execute {f'would refuse it: {too_large}' if too_large else 'runs it'}")
         if not probe.importable("torch"):
             report.skip("torch", "this Python does not have it; --execute will ask for: pip install torch")
     return report
@@ -99,6 +103,19 @@ def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Pla
     if job.seq_len > model.max_positions:
         raise UserError(f"--seq-len {job.seq_len} is more than the {model.max_positions} positions of {options.model}")
     return _Plan(job, job.run_dir, parse_seconds(options.stall), reading)
+
+
+def _too_large(plan: _Plan, model: ModelSpec) -> str:
+    """Why ranks on CPU would bring this machine to a halt before they fail, "" where they would not or nobody knows."""
+    job, have = plan.job, probe.free_memory_bytes()
+    if job.device != "cpu" or have is None:
+        return ""
+    try:
+        workload = Workload(job.micro_batch, job.seq_len, job.world_size)
+        need = host_bytes(model, plan.reading.strategy, workload, job.memory_cap_bytes)
+    except UserError:
+        return ""  # the ledger does not know such a job
+    return f"{job.world_size} ranks here need about {format_bytes(need)} of memory, and {format_bytes(have)} is free" if need > have else ""
 
 
 def _world_size(options: argparse.Namespace, reading: accelerate.Reading, report: Report) -> int:
