@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parents[1] / "helpers" / "trainwright"
-CORE_FOLDERS = {"cost", "emit"}
+CORE_FOLDERS = {"cost", "emit", "families"}
 TIERS = [{"check", "diagnose"}, {"launch"}, {"advise", "plan", "bench", "isoflop", "doctor", "skills"}, {"demo"}, {"cli"}]
 # The table of commands stands in the root; the bundle's stubs and README are generated from it.
 DECLARED = {("skills", "cli")}

@@ -179,7 +179,7 @@ def test_the_fewest_ranks_by_brute_force(mebibytes: int) -> None:
 
 
 def test_a_model_too_large_for_any_number_of_ranks() -> None:
-    found = decide(replace(DEMO, vocab_size=10**9), JOB, 40 * 2**30)
+    found = decide(DEMO.resized(vocab_size=10**9), JOB, 40 * 2**30)
     assert found.choice is None and found.remedies == [remedies.NONE_HELPS]
 
 

@@ -36,8 +36,7 @@ def given(*drawn: Any, examples: int = 60) -> Callable[[Any], Any]:
 @st.composite
 def models(draw: st.DrawFn) -> ModelSpec:
     heads = draw(st.sampled_from([1, 2, 4, 8]))
-    return replace(
-        DEMO,
+    return DEMO.resized(
         num_layers=draw(st.integers(1, 12)),
         hidden_size=draw(st.integers(1, 64)) * 8,
         intermediate_size=draw(st.integers(1, 2000)),
@@ -134,7 +133,7 @@ def test_the_demo_is_what_torch_counted(strategy: Strategy, tracked: int) -> Non
     ],
 )
 def test_states_of_published_models(name: str, shape: dict[str, int], states_gib: float) -> None:
-    model = replace(DEMO, vocab_size=32000 if name == "7b" else 128256, **shape)  # type: ignore[arg-type]
+    model = DEMO.resized(vocab_size=32000 if name == "7b" else 128256, **shape)
     found = ledger(model, Strategy("ddp", precision="bf16"), Workload(1, 4096, 8))
     assert found.states_bytes / 2**30 == pytest.approx(states_gib, abs=0.1)
     assert ledger(model, replace(FULL, precision="bf16"), Workload(1, 4096, 8)).states_bytes == pytest.approx(
@@ -188,7 +187,7 @@ def test_a_larger_job_never_needs_less(model: ModelSpec, strategy: Strategy, wor
         ledger(model, strategy, replace(workload, accumulation=2)).peak_bytes
         >= ledger(model, strategy, replace(workload, accumulation=1)).peak_bytes
     )
-    deeper = replace(model, num_layers=model.num_layers + 1)
+    deeper = model.resized(num_layers=model.num_layers + 1)
     assert ledger(deeper, strategy, workload).peak_bytes >= peak
 
 
@@ -202,7 +201,7 @@ def test_twice_the_batch_keeps_twice_the_activations(model: ModelSpec, workload:
 
 @given(models(), WORKLOADS)
 def test_sharding_holds_less_where_units_are_small(model: ModelSpec, workload: Workload) -> None:
-    model = replace(model, num_layers=12 * model.num_layers, vocab_size=model.vocab_size % 1000 + 1)
+    model = model.resized(num_layers=12 * model.num_layers, vocab_size=model.vocab_size % 1000 + 1)
     assume(workload.world_size > 1 and model.layer_parameters > 8 * model.embedding_parameters)
     assume(min(shape[0] for shape in model.layer_shapes) >= 4 * workload.world_size)  # else padding is most of a shard
     full, grad, ddp = (ledger(model, strategy, workload).peak_bytes for strategy in (FULL, GRAD, DDP))
@@ -212,7 +211,7 @@ def test_sharding_holds_less_where_units_are_small(model: ModelSpec, workload: W
 @given(models(), WORKLOADS, st.booleans())
 def test_checkpointing_keeps_less(model: ModelSpec, workload: Workload, reshard: bool) -> None:
     """Of two blocks or more: one block's list is alive again while it runs backward."""
-    model = replace(model, num_layers=model.num_layers + 1)
+    model = model.resized(num_layers=model.num_layers + 1)
     plain = replace(FULL, reshard_after_forward=reshard)
     assert (
         ledger(model, replace(plain, activation_checkpointing=True), workload).activations_bytes
@@ -230,7 +229,7 @@ def test_no_block_between_the_turning_points_is_higher(model: ModelSpec, strateg
 
 
 def test_a_thousand_million_layers_take_no_time() -> None:
-    assert ledger(replace(DEMO, num_layers=10**9), FULL, Workload(1, 1, 2)).peak_bytes > 10**15
+    assert ledger(DEMO.resized(num_layers=10**9), FULL, Workload(1, 1, 2)).peak_bytes > 10**15
 
 
 # --- the batch ceiling ----------------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ def test_the_ceiling_by_brute_force(strategy: Strategy, mebibytes: int) -> None:
 
 
 def test_the_ceiling_is_bounded() -> None:
-    tiny = replace(DEMO, num_layers=1, hidden_size=8, intermediate_size=1, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=1)
+    tiny = DEMO.resized(num_layers=1, hidden_size=8, intermediate_size=1, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=1)
     assert max_micro_batch(tiny, Strategy("single"), Workload(1, 1), 2**60) == LARGEST_COUNT
 
 
@@ -297,6 +296,6 @@ def test_the_whole_model_as_one_unit_gathers_everything_at_once() -> None:
 
 def test_gloo_copies_what_it_scatters() -> None:
     """A vocabulary this large makes the reduce-scatter of the root the peak."""
-    model = replace(DEMO, vocab_size=50000, num_layers=1)
+    model = DEMO.resized(vocab_size=50000, num_layers=1)
     cpu, cuda = (ledger(model, FULL, Workload(1, 16, 2, device=device)) for device in ("cpu", "cuda"))
     assert cpu.peak_phase == "reduce-scatter of the root" and cpu.peak_bytes > cuda.peak_bytes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from trainwright.model import ModelSpec
+from trainwright.errors import UserError
+from trainwright.model import ModelSpec, load_model
 from trainwright.train.models import build, materialize, rotary_table, rotate
 
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ def tokens(spec: ModelSpec, count: int = 16) -> torch.Tensor:
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_parameters_are_as_many_as_the_spec_says(small: ModelSpec, changes: dict[str, object]) -> None:
-    spec = dataclasses.replace(small, **changes)  # type: ignore[arg-type]
+    spec = small.resized(**changes)
     assert sum(p.numel() for p in build(spec).parameters()) == spec.total_parameters
 
 
@@ -44,9 +45,21 @@ def test_demo_model_has_18_880_896_parameters(demo: ModelSpec) -> None:
     assert sum(p.numel() for p in build(demo).parameters()) == demo.total_parameters == 18_880_896
 
 
+PUBLISHED = Path(__file__).resolve().parents[1] / "families" / "published"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("gpt2", "learned positions, q, k and v in one matrix"), ("mixtral-8x7b", "8 experts"), ("mistral-nemo-12b", "MistralDecoderLayer")],
+)
+def test_a_model_that_the_trainer_does_not_build_is_refused_by_what_differs(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"the reference trainer builds Llama's blocks, and .* has .*{said}"):
+        build(load_model(str(PUBLISHED / f"{name}.json")))
+
+
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_untrained_loss_is_that_of_a_guess_and_every_parameter_has_a_gradient(small: ModelSpec, changes: dict[str, object]) -> None:
-    spec = dataclasses.replace(small, **changes)  # type: ignore[arg-type]
+    spec = small.resized(**changes)
     model = made(spec)
     ids = tokens(spec)
     loss = model(ids, ids.roll(-1, 1))
@@ -100,7 +113,7 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
 @pytest.mark.parametrize("changes", [{}, {"attention_bias": True, "tied_embeddings": True}, {"num_kv_heads": 4, "head_dim": 24}], ids=str)
 def test_loss_and_gradients_are_those_of_transformers(small: ModelSpec, changes: dict[str, object]) -> None:
     transformers = pytest.importorskip("transformers")
-    spec = dataclasses.replace(small, **changes)  # type: ignore[arg-type]
+    spec = small.resized(**changes)
     config = transformers.LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,

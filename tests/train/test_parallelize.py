@@ -100,7 +100,7 @@ def test_a_class_that_the_model_has_not_is_named_with_those_it_has(small: ModelS
 
 
 def test_a_tied_embedding_cannot_be_a_unit(small: ModelSpec, group: None) -> None:
-    tied = dataclasses.replace(small, tied_embeddings=True)
+    tied = small.resized(tied_embeddings=True)
     with pytest.raises(UserError, match="tied"):
         distribute(tied, Strategy("fsdp", wrap_classes=("LlamaDecoderLayer", "Embedding")), CPU, 1, 0)
     assert results(tied, FSDP) == pytest.approx(results(tied, Strategy("single")), rel=1e-6)

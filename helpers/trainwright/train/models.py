@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
+from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 
 INIT_STD = 0.02
@@ -106,7 +107,13 @@ def rotate(x_bntd: Tensor, cos_td: Tensor, sin_td: Tensor) -> Tensor:
 
 
 def build(spec: ModelSpec) -> LlamaForCausalLM:
-    """The model on the meta device: no memory until `materialize`, so that it can be sharded first."""
+    """The model on the meta device: no memory until `materialize`, so that it can be sharded first.
+
+    Raises UserError for a model that these modules are not.
+    """
+    unlike = spec.unlike_llama or (() if spec.block_class == LlamaDecoderLayer.__name__ else (f"blocks of class {spec.block_class}",))
+    if unlike:
+        raise UserError(f"the reference trainer builds Llama's blocks, and {spec.name} has {', '.join(unlike)}")
     with torch.device("meta"):
         return LlamaForCausalLM(spec)
 

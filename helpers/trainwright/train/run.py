@@ -116,7 +116,7 @@ def warm_up(spec: ModelSpec, strategy: Strategy, job: Job, corpus: data.Corpus, 
     torch.mm(x_th, x_th.new_ones(spec.hidden_size, spec.vocab_size))
     small: dict[str, Any] = {"num_layers": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2, "head_dim": 16}
     small |= {"num_kv_heads": 1 if spec.num_kv_heads < spec.num_heads else 2, "vocab_size": min(spec.vocab_size, 256)}
-    tiny = dataclasses.replace(spec, **small)
+    tiny = spec.resized(**small)
     short = dataclasses.replace(job, micro_batch=1, seq_len=min(job.seq_len, 16))
     model = parallelize.distribute(tiny, strategy, device, job.world_size, job.seed)
     optimizer = make_optimizer(model, job.learning_rate)
