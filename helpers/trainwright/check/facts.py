@@ -1,0 +1,39 @@
+"""The tables of keys that tools/backend_tables.py writes from the installed libraries, and versions that can be compared."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """tables/NAME.json: "accelerate", "deepspeed" or "arguments"."""
+    loaded: dict[str, Any] = json.loads((Path(__file__).parent / "tables" / f"{name}.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def release(text: str) -> tuple[int, ...]:
+    """ "1.12.0" -> (1, 12, 0); what is no number ends it, and a development or candidate release comes before the release."""
+    parts: list[int] = []
+    for word in text.strip().lstrip("v").split(".")[:4]:
+        digits = ""
+        for letter in word:
+            if not (letter.isascii() and letter.isdigit()):
+                break
+            digits += letter
+        if not digits or len(digits) > 9:
+            return (*parts, -1)
+        parts.append(int(digits))
+        if digits != word:
+            return (*parts, -1)
+    return tuple(parts)
+
+
+def before(version: str, other: str) -> bool:
+    """Whether release `version` came before `other`; 1.13 and 1.13.0 are the same."""
+    mine, theirs = release(version), release(other)
+    length = max(len(mine), len(theirs))
+    return (*mine, *[0] * (length - len(mine))) < (*theirs, *[0] * (length - len(theirs)))
