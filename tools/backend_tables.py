@@ -40,7 +40,10 @@ def accelerate_table() -> Json:
         setattr(utils, name, lambda: True)
     utils.is_port_in_use = lambda port=None: False
     parser = launch.launch_command_parser()
-    flags = {a.dest: _flag(a) for a in parser._actions if a.dest != "help"}
+    parsed = vars(parser.parse_args(["train.py"]))
+    flags: Json = {}
+    for action in (a for a in parser._actions if a.dest != "help"):
+        flags.setdefault(action.dest, _flag(action, parsed[action.dest]))  # two actions may share one
     return {
         "version": importlib.metadata.version("accelerate"),
         "flags": flags,
@@ -51,13 +54,14 @@ def accelerate_table() -> Json:
     }
 
 
-def _flag(action: argparse.Action) -> list[Any]:
+def _flag(action: argparse.Action, default: Any) -> list[Any]:
     """[type, default, choices, option strings that are not --dest with - or _]"""
     kind = "flag" if action.nargs == 0 else getattr(action.type, "__name__", None) or "str"
     if action.nargs not in (0, None):
         kind = "rest"
     plain = {f"--{action.dest}", f"--{action.dest.replace('_', '-')}"}
-    row = [kind, action.default, list(action.choices) if action.choices else None, [o for o in action.option_strings if o not in plain]]
+    default = None if action.dest.startswith("training_script") else default
+    row = [kind, default, list(action.choices) if action.choices else None, [o for o in action.option_strings if o not in plain]]
     while len(row) > 2 and not row[-1]:
         row.pop()
     return row
@@ -122,7 +126,7 @@ def _skips_none(run: Any, dest: str, name: str) -> bool:
 
 
 def _readers() -> Iterator[tuple[str, list[str]]]:
-    """(environment variable, ["Class.field" or "Class", default as written]) from the source of accelerate's worker side."""
+    """(environment variable, ["Class.field" or "Class", default as written, conversion]) from the source of accelerate's worker side."""
     root = Path(importlib.import_module("accelerate").__file__ or "").parent
     for name in ("utils/dataclasses.py", "parallelism_config.py", "state.py", "accelerator.py", "utils/other.py"):
         tree = ast.parse((root / name).read_text())
@@ -150,7 +154,8 @@ def _reads(owner: str, function: ast.FunctionDef) -> Iterator[tuple[str, list[st
             if named in ("os.environ.get", "parse_flag_from_env", "parse_choice_from_env", "os.getenv") and call.args:
                 if name := _name_of(call.args[0], prefixes):
                     default = ast.unparse(call.args[1]) if len(call.args) > 1 else ""
-                    yield name, [f"{owner}.{field}" if field else owner, default]
+                    wrapper = next((w for w in ("int", "float", "str_to_bool") if f"{w}({ast.unparse(call)}" in ast.unparse(scope)), "")
+                    yield name, [f"{owner}.{field}" if field else owner, default, *([wrapper] if wrapper else [])]
 
 
 def _name_of(node: ast.expr, prefixes: dict[str, str]) -> str:

@@ -93,7 +93,8 @@ def accelerate(rng: random.Random) -> dict[str, Any]:
         config["main_process_ip"] = rng.choice([None, "10.0.0.1"])
     for _ in range(rng.choice([0, 0, 1, 2])):
         key = rng.choice(["no_such_key", "num_processes", "mixed_precision", "gpu_ids", "distributed_type", "use_cpu", "rdzv_backend", "debug"])
-        config[key] = rng.choice(["all", "0,1", "0", "c10d", "no", "bf16", "fsdp", 2, 4, True, False])
+        counts = [1, 2, 3, 4, 8]
+        config[key] = rng.choice(counts if key == "num_processes" else ["all", "0,1", "0", "c10d", "no", "bf16", "fsdp", 2, True, False])
     if rng.random() < 0.05:
         del config[rng.choice(list(config))]
     return config

@@ -1,24 +1,62 @@
-"""What the rules of `check` judge: a parsed document, recognised by its keys, and the facts that are known beside it."""
+"""What the rules of `check` judge: parsed documents, recognised, with what is known beside them. One type for each backend."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from trainwright.document import Document, DocumentError
-from trainwright.emit.accelerate_file import AccelerateFile, accelerate_file, table
-from trainwright.model import ModelSpec
+from trainwright.check.facts import before
+from trainwright.document import Document, DocumentError, KeyPath
+from trainwright.emit.accelerate_file import AccelerateFile
+from trainwright.report import Location
 
-DEVICES = ("cpu", "cuda", "xpu")
-_DEEPSPEED_KEYS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+if TYPE_CHECKING:
+    from trainwright.check.launcher import Launch
+    from trainwright.model import ModelSpec
+
+DEVICES = ("cpu", "cuda", "xpu", "hpu", "tpu", "npu", "mps")
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Facts that no config file holds; None is unknown, and what needs it is then not judged."""
+    """Facts that no config file holds; None (or empty) is unknown, and what needs it is then not judged.
+
+    They come from the command line, from `--context FILE`, or from other files of the job. `versions` holds "accelerate",
+    "deepspeed", "transformers", "torch"; a package that is not in it is taken to be of the release that the tables describe.
+    """
 
     world_size: int | None = None
     model: ModelSpec | None = None
     device: str | None = None
+    gpus_per_node: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    model_class: str | None = None
+    training_args: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: str | None = None
+    hf: bool | None = None
+    trainer: str | bool | None = None
+    cli: tuple[str, ...] = ()
+    path: str | None = None
+    device_map: str | None = None
+    torch_dtype: str | None = None
+    xpu_backend: str | None = None
+    outer_autocast: bool | None = None
+    resume_from_checkpoint: bool | None = None
+    same_file_on_every_node: bool | None = None
+    gradient_accumulation_steps: int | None = None
+    call: str | None = None
+    ddp_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def older(self, package: str, version: str) -> bool:
+        """Whether the job is known to run a release of `package` before `version`."""
+        return package in self.versions and before(self.versions[package], version)
+
+    def since(self, package: str, version: str) -> bool:
+        """Whether `package` is of `version` or later, which an unknown version is taken to be."""
+        return not self.older(package, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +67,180 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class Template:
+    """A file with places that something else fills before any consumer reads it: recognised, not judged."""
+
+    path: str
+    dialect: str
+    mark: str
+    where: Location
+
+
+@dataclass(frozen=True, slots=True)
 class AccelerateConfig:
-    """A config file for `accelerate launch` on this machine or cluster, and its context."""
+    """A config for `accelerate launch`: the file, what the launcher makes of it and the command line, and the DeepSpeed file it names."""
 
     file: AccelerateFile
     context: Context
+    launch: Launch
+    deepspeed: DeepSpeedConfig | None = None
+    missing: str = ""  # a deepspeed_config_file that is not there
 
     @property
     def document(self) -> Document:
         return self.file.document
 
+    @property
+    def kind(self) -> str:
+        """What the launcher starts: "deepspeed", "fsdp", "megatron", "multi_gpu", "tpu", "simple" or "sagemaker"."""
+        return self.launch.kind
 
-def dialect_of(document: Document) -> str:
-    """Whose config a mapping is, from its keys alone: "accelerate", "sagemaker", "deepspeed", "model" or "unknown"."""
-    keys = set(document.value)
-    if "distributed_type" in keys or "compute_environment" in keys:
-        return "sagemaker" if document.get("compute_environment") == "AMAZON_SAGEMAKER" else "accelerate"
-    if "model_type" in keys or "architectures" in keys:
-        return "model"
-    if document.dialect == "json" and keys & {*_DEEPSPEED_KEYS}:
-        return "deepspeed"
-    # Other tools borrow a key or two of Accelerate's: only a file that is mostly made of them is one that lost its type.
-    known = keys & {*table()["cluster"]}
-    return "accelerate" if len(known) >= 2 and len(known) > len(keys) / 2 else "unknown"
+    def value(self, argument: str) -> Any:
+        """The merged value of a launcher argument: command line, else file, else the launcher's default."""
+        return self.launch.arguments.get(argument)
+
+    def written(self, argument: str) -> bool:
+        """Whether the file or the command line says this argument."""
+        return argument in self.launch.typed or argument in self.file.winners
+
+    def key(self, argument: str) -> str:
+        """The key as the file has to spell it: "deepspeed_config.zero_stage"; the flag where it was typed."""
+        return f"--{argument}" if argument in self.launch.typed else ".".join(map(str, self.file.place(argument)))
+
+    def at(self, argument: str) -> Location:
+        """Where an argument is written, or the nearest place to it."""
+        return self.launch.where if argument in self.launch.typed and self.launch.where else self.document.at(*self.file.place(argument))
+
+    def whole(self, argument: str) -> int | None:
+        """The merged value as the whole number that the worker makes of it; None where it is none."""
+        value = self.value(argument)
+        if isinstance(value, bool):
+            return None
+        text = str(value)
+        return int(text) if text.lstrip("-").isdecimal() and len(text) < 12 else None
+
+    def true(self, argument: str) -> bool:
+        """Whether the merged value is one that the worker takes for true."""
+        return str(self.value(argument)).lower() in ("y", "yes", "t", "true", "on", "1")
 
 
-def accelerate_config(document: Document, context: Context) -> AccelerateConfig:
-    return AccelerateConfig(accelerate_file(document), context)
+@dataclass(frozen=True, slots=True)
+class DeepSpeedConfig:
+    """A DeepSpeed config: a JSON file, or a block of another file (then `prefix` is its place there).
+
+    `reader` is who opens it: "accelerate", "transformers" (both fill "auto" and use `json`), "deepspeed" itself (fills nothing,
+    uses hjson), or "" where that is not known. `refused` says why `json` does not take the text though hjson does.
+    """
+
+    document: Document
+    values: dict[str, Any]
+    context: Context
+    reader: str = ""
+    prefix: KeyPath = ()
+    refused: DocumentError | None = None
+    launch: Launch | None = None
+
+    def at(self, *path: Any) -> Location:
+        if self.refused is not None:
+            return Location(self.document.path)
+        return self.document.at(*self.prefix, *path)
+
+    def get(self, *path: Any, default: Any = None) -> Any:
+        value: Any = self.values
+        for part in path:
+            if not isinstance(value, dict) or part not in value:
+                return default
+            value = value[part]
+        return value
+
+    def has(self, *path: Any) -> bool:
+        missing = object()
+        return self.get(*path, default=missing) is not missing
+
+    @property
+    def fills_auto(self) -> bool:
+        return self.reader in ("accelerate", "transformers")
+
+    @property
+    def world(self) -> int | None:
+        """The ranks that share the batch, where they are known."""
+        if self.context.world_size is not None:
+            return self.context.world_size
+        value = self.launch.arguments.get("num_processes") if self.launch else None
+        return value if type(value) is int and value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingArguments:
+    """Arguments of Hugging Face's Trainer: a file (`prefix` where a block of it), or flags of a command line (`document` None)."""
+
+    values: Mapping[str, Any]
+    context: Context
+    document: Document | None = None
+    prefix: KeyPath = ()
+    where: Location | None = None
+
+    def at(self, *path: Any) -> Location | None:
+        return self.document.at(*self.prefix, *path) if self.document else self.where
+
+
+@dataclass(frozen=True, slots=True)
+class Megatron:
+    """Arguments of Megatron-LM, by name without dashes ("tensor-model-parallel-size" is tensor_model_parallel_size)."""
+
+    values: Mapping[str, Any]
+    context: Context
+    document: Document | None = None
+    where: Location | None = None
+
+    def at(self, *path: Any) -> Location | None:
+        return self.document.at(*path) if self.document else self.where
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A config of another tool (axolotl, gpt-neox ...), recognised; its DeepSpeed and FSDP blocks are subjects of their own."""
+
+    document: Document
+    dialect: str
+    context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Python source, parsed and never imported."""
+
+    path: str
+    text: str
+    tree: ast.Module
+    context: Context
+
+    def at(self, node: ast.AST) -> Location:
+        return Location(self.path, getattr(node, "lineno", None), getattr(node, "col_offset", -1) + 1 or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One launch line of a job: who starts it ("accelerate", "torchrun", "deepspeed", "python", "mpirun", "srun") and with what."""
+
+    launcher: str
+    words: tuple[str, ...]
+    typed: Mapping[str, Any]
+    script: str
+    script_words: tuple[str, ...]
+    where: Location | None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that is judged together: files that refer to each other, launch lines and the environment set beside them."""
+
+    context: Context
+    commands: tuple[Command, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    accelerate: tuple[AccelerateConfig, ...] = ()
+    deepspeed: tuple[DeepSpeedConfig, ...] = ()
+    arguments: tuple[TrainingArguments, ...] = ()
+    sources: tuple[Source, ...] = ()
+    places: Mapping[str, Location] = field(default_factory=dict)
