@@ -36,9 +36,8 @@ def accelerate_table() -> Json:
     launch = importlib.import_module("accelerate.commands.launch")
     utils = importlib.import_module("accelerate.utils.launch")
     sagemaker = importlib.import_module("accelerate.commands.config.config_args").SageMakerConfig
-    for name in ("is_fp8_available",):
-        setattr(utils, name, lambda: True)
-    utils.is_port_in_use = lambda port=None: False
+    vars(utils)["is_fp8_available"] = lambda: True
+    vars(utils)["is_port_in_use"] = lambda port=None: False
     parser = launch.launch_command_parser()
     parsed = vars(parser.parse_args(["train.py"]))
     flags: Json = {}
@@ -69,7 +68,7 @@ def _flag(action: argparse.Action, default: Any) -> list[Any]:
 
 def _environment(parser: Any, utils: Any) -> Json:
     """group -> [[variable, argument, "lower" or "", "none" where None is left out]], by probing the launcher's own functions."""
-    groups = {
+    groups: dict[str, tuple[Any, Json]] = {
         "base": (utils.prepare_multi_gpu_env, {}),
         "fsdp": (utils.prepare_multi_gpu_env, {"use_fsdp": True}),
         "megatron": (utils.prepare_multi_gpu_env, {"use_megatron_lm": True}),
@@ -100,7 +99,8 @@ def _probe(parser: Any, prepare: Any, changes: Json) -> list[list[str]]:
         ours = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "MASTER_", "CUDA_VISIBLE")
         return {k: str(v) for k, v in environment.items() if k.startswith(ours)}
 
-    base, rows = run(), []
+    base = run()
+    rows: list[list[str]] = []
     for action in parser._actions:
         for word in (9, "SeNtInEl") if action.nargs != 0 or action.dest.startswith(("dynamo_", "fp8_")) else ():
             try:
@@ -151,8 +151,8 @@ def _reads(owner: str, function: ast.FunctionDef) -> Iterator[tuple[str, list[st
         scope = statement.value if isinstance(statement, ast.Assign) else statement.test
         for call in [n for n in ast.walk(scope) if isinstance(n, ast.Call)]:
             named = ast.unparse(call.func)
-            if named in ("os.environ.get", "parse_flag_from_env", "parse_choice_from_env", "os.getenv") and call.args:
-                if name := _name_of(call.args[0], prefixes):
+            asks = named in ("os.environ.get", "parse_flag_from_env", "parse_choice_from_env", "os.getenv") and call.args
+            if asks and (name := _name_of(call.args[0], prefixes)):
                     default = ast.unparse(call.args[1]) if len(call.args) > 1 else ""
                     wrapper = next((w for w in ("int", "float", "str_to_bool") if f"{w}({ast.unparse(call)}" in ast.unparse(scope)), "")
                     yield name, [f"{owner}.{field}" if field else owner, default, *([wrapper] if wrapper else [])]
@@ -245,7 +245,7 @@ def deepspeed_table() -> Json:
 def _parameters(cls: type) -> Json:
     return {
         name: None if p.default is inspect.Parameter.empty else p.default
-        for name, p in inspect.signature(cls.__init__).parameters.items()
+        for name, p in inspect.signature(cls).parameters.items()
         if name not in ("self", "optimizer", "last_batch_iteration")
     }
 
@@ -329,7 +329,23 @@ def _lookups(config: Any) -> Json:
 def arguments_table() -> Json:
     arguments = importlib.import_module("transformers").TrainingArguments
     rows = {f.name: None if f.default is dataclasses.MISSING else _plain(f.default) for f in dataclasses.fields(arguments) if f.init}
-    return {"version": importlib.metadata.version("transformers"), "arguments": rows}
+    return {"version": importlib.metadata.version("transformers"), "arguments": rows, "layers": _layers()}
+
+
+def _layers() -> dict[str, list[str]]:
+    """Family as its classes are called ("Bert") -> the layers that its models never split, of families of one model alone."""
+    root = Path(importlib.import_module("transformers").__file__ or "").parent / "models"
+    found = {}
+    for file in sorted(root.glob("*/modeling_*.py")):
+        configs = "".join(other.read_text() for other in file.parent.glob("configuration_*.py"))
+        if "sub_configs" in configs:
+            continue  # a model of several models: any layer of any family may be in it
+        for cls in [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]:
+            family = cls.name.removesuffix("PreTrainedModel")
+            layers = next((s.value for s in cls.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "_no_split_modules"), None)
+            if family != cls.name and isinstance(layers, ast.List):
+                found[family] = [str(ast.literal_eval(item)) for item in layers.elts]
+    return {family: layers for family, layers in found.items() if layers}
 
 
 # --- histories ------------------------------------------------------------------------------------------------------

@@ -17,11 +17,15 @@ def deepspeed(rng: random.Random) -> dict[str, Any]:
     world = rng.choice([1, 2, 4, 8])
     config: dict[str, Any] = {}
     for key, value in zip(
-        ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"), (micro, steps, micro * steps * world), strict=True
+        ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"),
+        (micro, steps, micro * steps * world),
+        strict=True,
     ):
         if rng.random() < 0.7:
             config[key] = value if rng.random() < 0.96 else rng.choice(["auto", value + 1, str(value), 0])
-    config["zero_optimization"] = {"stage": rng.choice([0, 1, 2, 3, 3, 3, "3", 4, 2.0])} if rng.random() < 0.95 else rng.choice([True, False])
+    config["zero_optimization"] = (
+        {"stage": rng.choice([0, 1, 2, 3, 3, 3, "3", 4, 2.0])} if rng.random() < 0.95 else rng.choice([True, False])
+    )
     if rng.random() < 0.6:
         config[rng.choice(["bf16", "fp16"])] = {"enabled": rng.choice([True, False, "auto"])}
     for _ in range(rng.randint(0, 4)):
@@ -92,7 +96,9 @@ def accelerate(rng: random.Random) -> dict[str, Any]:
         config["num_machines"] = rng.choice([1, 2])
         config["main_process_ip"] = rng.choice([None, "10.0.0.1"])
     for _ in range(rng.choice([0, 0, 1, 2])):
-        key = rng.choice(["no_such_key", "num_processes", "mixed_precision", "gpu_ids", "distributed_type", "use_cpu", "rdzv_backend", "debug"])
+        key = rng.choice(
+            ["no_such_key", "num_processes", "mixed_precision", "gpu_ids", "distributed_type", "use_cpu", "rdzv_backend", "debug"]
+        )
         counts = [1, 2, 3, 4, 8]
         config[key] = rng.choice(counts if key == "num_processes" else ["all", "0,1", "0", "c10d", "no", "bf16", "fsdp", 2, True, False])
     if rng.random() < 0.05:

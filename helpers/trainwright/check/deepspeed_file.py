@@ -41,8 +41,8 @@ def is_comment(key: Any) -> bool:
 
 
 def blocks() -> dict[str, dict[str, list[Any]]]:
-    found: dict[str, dict[str, list[Any]]] = table("deepspeed")["blocks"]
-    return found
+    rows: dict[str, dict[str, list[Any]]] = table("deepspeed")["blocks"]
+    return rows
 
 
 def top_keys() -> set[str]:
@@ -76,8 +76,8 @@ def problems(config: dict[str, Any]) -> Iterator[Problem]:
         if key in config:
             yield Problem("removed", (key,), "was removed from DeepSpeed, which refuses even a block that is switched off")
     zero = config.get("zero_optimization")
-    for key in table("deepspeed")["removed_zero"] if isinstance(zero, dict) else ():
-        if key in zero:
+    for key in table("deepspeed")["removed_zero"]:
+        if isinstance(zero, dict) and key in zero:
             yield Problem("removed", ("zero_optimization", key), "was removed from DeepSpeed")
     for name in blocks():
         if "." not in name and name in config and not (name == "zero_optimization" and isinstance(zero, bool)):
@@ -292,7 +292,7 @@ def _both_precisions(config: dict[str, Any]) -> Iterator[Problem]:
             yield Problem("master16", (block, key), "needs ZeRO stage 1, 2 or 3", False)
     bf16 = config.get("bf16")
     states = isinstance(bf16, dict) and bf16.get("bf16_optimizer_states") not in (None, "auto") and truth(bf16["bf16_optimizer_states"])
-    if states and not truth(bf16.get("bf16_master_weights_and_grads", False)):
+    if states and isinstance(bf16, dict) and not truth(bf16.get("bf16_master_weights_and_grads", False)):
         yield Problem("master16", ("bf16", "bf16_optimizer_states"), "needs bf16_master_weights_and_grads", False)
 
 

@@ -1,70 +1,105 @@
-"""Judge files one by one: read, recognise, apply the rules; one that cannot be read does not keep the others from it."""
+"""Judge the files of jobs: gather what belongs together, apply the rules of each kind of subject, say what was not checked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from trainwright.check.subject import AccelerateConfig, Context, Unreadable, accelerate_config, dialect_of
-from trainwright.document import DocumentError, load_mapping
+from trainwright.check.context import context_json
+from trainwright.check.gather import Gatherer
+from trainwright.check.subject import (
+    AccelerateConfig,
+    Context,
+    DeepSpeedConfig,
+    Job,
+    Megatron,
+    Source,
+    Template,
+    TrainingArguments,
+    Unreadable,
+)
+from trainwright.document import Document
 from trainwright.errors import Exit
 from trainwright.report import Finding, Report
 from trainwright.rules import check_all, load_all
 
-_NOT_JUDGED = {
-    "sagemaker": "an Accelerate config for SageMaker: there are no rules for it yet",
-    "deepspeed": "a DeepSpeed config: there are no rules for it yet",
-    "model": "a model's config.json: give it with --model beside the config that trains it",
-    "unknown": "its keys are not those of a config that check knows",
+# The rule modules (check/rules/NAME*.py) of each kind of subject: only those of what is there are imported.
+MODULES: dict[type, str] = {
+    Document: "documents",
+    Unreadable: "documents",
+    Template: "documents",
+    AccelerateConfig: "accelerate",
+    DeepSpeedConfig: "deepspeed",
+    TrainingArguments: "arguments",
+    Megatron: "megatron",
+    Source: "source",
+    Job: "job",
 }
 
 
-def judge(paths: list[str], context: Context) -> Report:
-    """The findings of all files, each judged by itself; `data` says what each file is.
+def judge(paths: Sequence[str], context: Context, line: str = "", dialect: str = "", report: Report | None = None) -> Report:
+    """The findings of all files, those that refer to each other judged as one job; `data` says what each file is.
 
-    The exit is USAGE where a file cannot be read, whatever else is found, and where no file is a backend's config. "-" is standard input.
+    `line` is a launch line as typed, `dialect` a name to take every file for. "-" is standard input. The exit is USAGE where a
+    file cannot be read, whatever else is found, and where nothing is a backend's config.
     """
-    load_all("check")
-    report = Report("check", data={"files": [], "context": _context_json(context)})
-    for path in dict.fromkeys(paths):
-        dialect, findings = _judge_file(path, context, report)
-        report.findings += findings
-        report.data["files"].append({"path": path, "dialect": dialect, "judged": dialect == "accelerate", "findings": len(findings)})
-    judged = sum(row["judged"] for row in report.data["files"])
-    report.summary = f"{judged} of {len(report.data['files'])} files judged"
-    if not judged and report.exit is None and all(row["dialect"] in ("model", "unknown") for row in report.data["files"]):
-        report.exit = Exit.USAGE
-        report.text.append("nothing was judged: none of these is a config of a training backend")
+    report = report or Report("check")
+    gathered = Gatherer(context, report, dialect).gather(paths, line)
+    jobs = []
+    for job, subjects in gathered.jobs:
+        for subject in [*subjects, job]:
+            findings = [f for f in _findings(subject) if not _said(report.findings, f)]
+            report.findings += findings
+            for finding in findings:
+                _count(gathered.rows, finding)
+        jobs.append((job, subjects))
+    _unknown(report, jobs)
+    report.data = {"files": list(gathered.rows.values()), "context": context_json(context)}
+    _outcome(report)
     return report
 
 
-def _judge_file(path: str, context: Context, report: Report) -> tuple[str, list[Finding]]:
-    try:
-        document = load_mapping(path)
-    except DocumentError as problem:
+def _findings(subject: Any) -> list[Finding]:
+    module = MODULES.get(type(subject))
+    if module is None:
+        return []
+    load_all("check", f"{module}*")
+    return check_all(subject)
+
+
+def _said(findings: list[Finding], finding: Finding) -> bool:
+    """A file that two jobs share says the same twice."""
+    return any(
+        f.rule == finding.rule and f.where == finding.where and f.message == finding.message and f.path == finding.path
+        for f in findings[-400:]
+    )
+
+
+def _count(rows: dict[str, dict[str, Any]], finding: Finding) -> None:
+    if finding.where and finding.where.path in rows:
+        rows[finding.where.path]["findings"] += 1
+
+
+def _outcome(report: Report) -> None:
+    rows = report.data["files"]
+    unreadable = [row for row in rows if row["dialect"] == "unreadable"]
+    judged = sum(row["judged"] for row in rows)
+    report.summary = f"{judged} of {len(rows)} files judged"
+    if unreadable:
         report.exit = Exit.USAGE
-        return "unreadable", check_all(Unreadable(problem))
-    dialect = dialect_of(document)
-    if dialect != "accelerate":
-        report.skip(path, _NOT_JUDGED[dialect])
-        return dialect, check_all(document)
-    config = accelerate_config(document, context)
-    _skip_unknown_context(config, report)
-    return dialect, [*check_all(document), *check_all(config)]
+    elif rows and all(row["dialect"] in ("model", "unknown") for row in rows):
+        report.exit = Exit.USAGE
+        report.text.append("nothing was judged: none of these is a config of a training backend")
 
 
-def _skip_unknown_context(config: AccelerateConfig, report: Report) -> None:
-    """Say once what would be judged if the facts beside the file were known."""
-    if config.context.world_size is None:
+def _unknown(report: Report, jobs: list[tuple[Job, list[Any]]]) -> None:
+    """Say once what would be judged if the facts beside the files were known."""
+    configs = [(job, s) for job, subjects in jobs for s in subjects if isinstance(s, (AccelerateConfig, DeepSpeedConfig))]
+    if any(job.context.world_size is None for job, _ in configs):
         report.skip("num_processes against the job", "the number of ranks is not in the file: give --world-size")
-    if config.file.uses_fsdp and config.context.model is None:
+    if any(
+        isinstance(s, AccelerateConfig) and s.kind == "fsdp" and not (c.model or c.model_class) for j, s in configs for c in (j.context,)
+    ):
         report.skip("layer classes against the model", "the model is not in the file: give --model config.json")
-    if config.context.device is None:
+    if any(job.context.device is None for job, _ in configs):
         report.skip("the devices of the machine", "the kind of device is not in the file: give --device cpu, cuda or xpu")
-
-
-def _context_json(context: Context) -> dict[str, Any]:
-    return {
-        "world_size": context.world_size,
-        "model": context.model.name if context.model else None,
-        "device": context.device,
-    }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainwright.check.deepspeed_file import Problem, problems, stage_of, truth
 from trainwright.check.facts import before
 from trainwright.document import Document, DocumentError, KeyPath
 from trainwright.emit.accelerate_file import AccelerateFile
@@ -139,6 +140,23 @@ class DeepSpeedConfig:
     prefix: KeyPath = ()
     refused: DocumentError | None = None
     launch: Launch | None = None
+    told: list[tuple[Problem, ...]] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What DeepSpeedConfig of the newest release refuses, batch sizes apart; worked out once."""
+        if not self.told:
+            self.told.append(tuple(problems(self.values)))
+        return self.told[0]
+
+    @property
+    def stage(self) -> int | None:
+        return stage_of(self.values)
+
+    def on(self, *path: str) -> bool:
+        """Whether a switch is written and on."""
+        value = self.get(*path)
+        return value not in (None, "auto") and not isinstance(value, (dict, list)) and truth(value)
 
     def at(self, *path: Any) -> Location:
         if self.refused is not None:

@@ -149,7 +149,8 @@ class AccelerateFile:
     def _read_flags(self) -> list[str]:
         """The flags whose values reach a conversion, given the others."""
         wanted = ["compute_environment", "distributed_type", "gpu_ids"]
-        wanted += [] if self.kind == "XLA" else ["mixed_precision", "dynamo_backend"]
+        wanted += [] if self.kind == "XLA" else ["mixed_precision"]
+        wanted += [] if self.kind in ("XLA", "DEEPSPEED") else ["dynamo_backend"]  # that launcher does not touch it
         if not self.uses_fsdp:
             return wanted
         wanted += ["fsdp_version", "fsdp_auto_wrap_policy", "fsdp_offload_params", "fsdp_state_dict_type", "fsdp_backward_prefetch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwright.check.facts import table as facts
 from trainwright.check.subject import AccelerateConfig
 from trainwright.emit.accelerate_file import Setting, is_count, nearest, shown, table
 from trainwright.report import Fix, Severity
@@ -41,7 +42,8 @@ def unknown_top_level_key(config: AccelerateConfig) -> Iterator[Hit]:
         fsdp_config:
           fsdp_version: 2
     """
-    for setting in config.file.unknown():
+    sagemaker = facts("accelerate")["sagemaker"] if config.document.get("compute_environment") == "AMAZON_SAGEMAKER" else ()
+    for setting in (s for s in config.file.unknown() if s.key not in sagemaker):
         why, fix = _unknown_top(config, setting)
         yield Hit(f"{setting.key} {why}; Accelerate refuses the whole file", config.document.at(*setting.path), setting.key, fix)
 
@@ -75,7 +77,16 @@ def _in_block(key: str) -> str:
     fails_at="never",
     checked="run",
     source="accelerate-1.15.0-launch",
-    covers=("ACC-UNKNOWN-NESTED", "ACC-NESTED-NOTDICT", "ACC-MPIRUN-CCL", "FSDP-OLDKEY-PREFETCH", "FSDP-OLDKEY-CLS"),
+    covers=(
+        "ACC-UNKNOWN-NESTED",
+        "ACC-NESTED-NOTDICT",
+        "ACC-MPIRUN-CCL",
+        "FSDP-OLDKEY-PREFETCH",
+        "FSDP-OLDKEY-CLS",
+        "PAR-PREFIX",
+        "MEG-PREFIX",
+        "FP8-CONFIG-KEYS",
+    ),
 )
 def unread_key_in_block(config: AccelerateConfig) -> Iterator[Hit]:
     """A key inside a block that nothing in Accelerate reads, or a block that is no mapping.
@@ -114,7 +125,9 @@ def _unread_fix(config: AccelerateConfig, setting: Setting) -> Fix:
     if key in table()["cluster"] and not config.document.has(key):
         return Fix({key: setting.value, **delete}, note="it belongs at the top level")
     renamed = table()["renamed"].get(setting.flag)
-    near = renamed or nearest(setting.flag, table()["blocks"][block], 0.85)
+    prefix = {"parallelism_config": "parallelism_config_", "megatron_lm_config": "megatron_lm_"}.get(block, "")
+    full = f"{prefix}{setting.flag}" if f"{prefix}{setting.flag}" in table()["blocks"][block] else None
+    near = renamed or full or nearest(setting.flag, table()["blocks"][block], 0.85)
     if near and not config.document.has(block, near):
         return Fix({f"{block}.{near}": setting.value, **delete})
     return Fix(delete, safe=True)
@@ -167,8 +180,10 @@ def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
         num_processes: 4
         mixed_precision: 'no'
     """
+    if config.kind == "sagemaker":
+        return  # another class with its own words: ACC013
     yield from _distributed_type(config)
-    for setting, problem in config.file.refused():
+    for setting, problem in (pair for pair in config.file.refused() if pair[0].flag not in config.launch.typed):
         fix = None if problem.instead is None else Fix({setting.key: problem.instead})
         message = f"{setting.key} {shown(setting.value)} {problem.why}"
         yield Hit(message, config.document.at(*setting.path), setting.key, fix, fails_at=problem.fails_at)
@@ -262,9 +277,13 @@ def wrong_num_processes(config: AccelerateConfig) -> Iterator[Hit]:
     where, key = config.document.at("num_processes"), "num_processes"
     value, world_size = config.file.written(key), config.context.world_size
     fix = Fix({key: world_size}) if world_size else None
+    if config.kind == "sagemaker":
+        return
     if config.file.kind == "NO":
         if world_size and world_size > 1:
             yield Hit(f"distributed_type NO starts one process, and the job has {world_size} ranks", where, key, fails_at="never")
+    elif key in config.launch.typed:
+        return
     elif not config.document.has(key) or value == -1:
         message = "num_processes is missing: `accelerate launch` stops unless it is given --num_processes"
         yield Hit(message, where, key, fix, Severity.INFO)

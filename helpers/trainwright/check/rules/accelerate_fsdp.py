@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trainwright.check.facts import table as facts
 from trainwright.check.subject import AccelerateConfig
 from trainwright.emit.accelerate_file import shown, table
 from trainwright.report import Fix, Severity
@@ -218,6 +219,23 @@ def _named_classes(config: AccelerateConfig) -> Iterator[Hit]:
         for name in (n for n in names if n not in MODULE_CLASSES[model.family]):
             message = f"{setting.key}: {name} is the class of no module of {model.name}, a {model.family} model"
             yield Hit(message, where, setting.key, Fix({setting.key: model.block_class}))
+    elif family := family_of(config.context.model_class or ""):
+        for name in (n for n in names if of_another_family(n, family)):
+            message = f"{setting.key}: {name} is a layer of another model than {config.context.model_class}"
+            yield Hit(message, where, setting.key, Fix({setting.key: ",".join(facts("arguments")["layers"][family])}))
+
+
+def family_of(model_class: str) -> str:
+    """The family that a model class of Transformers is named after: "Bert" of BertForSequenceClassification; "" where unknown."""
+    fitting = [family for family in facts("arguments")["layers"] if model_class.startswith(family)]
+    return max(fitting, key=len, default="")
+
+
+def of_another_family(name: str, family: str) -> bool:
+    """Whether a class is a layer of a family of Transformers', and neither of this one nor named after it."""
+    layers: dict[str, list[str]] = facts("arguments")["layers"]
+    known = any(name in own for other, own in layers.items() if other != family)
+    return known and name not in layers[family] and not name.startswith(family)
 
 
 def _malformed(value: Any) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwright.check.subject import Unreadable
+from trainwright.check.dialects import is_shell
+from trainwright.check.subject import Template, Unreadable
 from trainwright.document import Document
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
@@ -59,3 +60,28 @@ def duplicate_key(document: Document) -> Iterator[Hit]:
         key = ".".join(map(str, duplicate.path))
         line = f"the one in line {duplicate.first.line}" if duplicate.first.line != duplicate.last.line else "the first"
         yield Hit(f"{key} stands twice: {line} is ignored", duplicate.last, key)
+
+
+@rule("DOC003", Severity.INFO, Template, fails_at="never", checked="run", source="pyyaml-documentation")
+def template_not_filled(template: Template) -> Iterator[Hit]:
+    """A file with places that something else fills first is recognised as a template, and not judged.
+
+    `{{ name }}`, `{% if %}`, `<NAME>` and, in JSON, a bare word in capitals are filled before any backend reads the file: judge what
+    comes out of it. `${name}` is the shell's: as the file stands it is no JSON, and whoever hands it to a backend unfilled meets an
+    error, so that one is told as an error.
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: MULTI_GPU
+        num_processes: {{ gpus }}
+
+    Good `accelerate.yaml`:
+
+        distributed_type: MULTI_GPU
+        num_processes: 4
+    """
+    message = f"{template.mark[:60]} has to be filled first: this is a template, and it is not judged"
+    if is_shell(template.mark) and template.path.endswith(".json"):
+        yield Hit(f"{message}; as it stands it is no JSON", template.where, severity=Severity.ERROR, fails_at="parse")
+    else:
+        yield Hit(message, template.where)

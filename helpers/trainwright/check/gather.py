@@ -1,0 +1,373 @@
+"""From files and command lines to jobs: who refers to whom, and the facts that one file of a job gives the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainwright.check import dialects, files, flags
+from trainwright.check.facts import table
+from trainwright.check.launcher import merge
+from trainwright.check.subject import (
+    AccelerateConfig,
+    Command,
+    Context,
+    DeepSpeedConfig,
+    Foreign,
+    Job,
+    Megatron,
+    Source,
+    Template,
+    TrainingArguments,
+    Unreadable,
+)
+from trainwright.document import Document
+from trainwright.emit.accelerate_file import AccelerateFile, accelerate_file
+from trainwright.errors import UserError
+from trainwright.report import Location, Report
+
+_DEPTH = 4  # script -> Accelerate file -> DeepSpeed file is what there is
+NOT_JUDGED = {
+    "model": "a model's config.json: give it with --model beside the config that trains it",
+    "unknown": "its keys are not those of a config that check knows",
+    "gpt-neox": "a GPT-NeoX config, whose DeepSpeed keys stand among the model's",
+    "nanotron": "a nanotron config: there are no rules for it",
+    "axolotl": "an axolotl config: only its DeepSpeed and FSDP blocks are judged",
+    "llama-factory": "a LLaMA-Factory config: only its DeepSpeed and FSDP blocks are judged",
+    "verl": "a verl config: only its FSDP blocks are judged",
+    "openrlhf": "an OpenRLHF config: only its DeepSpeed block is judged",
+    "torchtitan": "a torchtitan config: there are no rules for it yet",
+}
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The jobs found, and one row for each file: whose it is and whether its rules were applied."""
+
+    jobs: list[tuple[Job, list[Any]]] = field(default_factory=list)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Gatherer:
+    """Reads each file once, follows what it refers to, and puts what belongs together into one job."""
+
+    def __init__(self, context: Context, report: Report, forced: str = "") -> None:
+        self.context, self.report, self.forced = context, report, forced
+        self.loaded: dict[str, files.Loaded] = {}
+        self.used: set[str] = set()  # files that another one refers to: judged there
+        self.found = Gathered()
+
+    def load(self, path: str, named: bool = True) -> files.Loaded:
+        key = os.path.realpath(path) if path != "-" else path
+        if key not in self.loaded:
+            self.loaded[key] = files.load(path, self.forced if named else "")
+            self.loaded[key].named = named
+        return self.loaded[key]
+
+    def gather(self, words: Sequence[str], line: str = "") -> Gathered:
+        """All jobs of the files that `words` name and of the launch line `line`."""
+        roots = []
+        for path, by_name in files.named_files(words):
+            loaded = self.load(path)
+            loaded.named = by_name
+            if by_name or loaded.dialect not in ("unknown", "model", "python"):
+                roots.append(loaded)
+        drafts = [draft for draft in self._lines(line)] + [self._root(loaded) for loaded in roots]
+        for draft in drafts:
+            if draft is not None and (draft.root is None or os.path.realpath(draft.root.path) not in self.used):
+                self.found.jobs.append(draft.finish())
+        for loaded in roots:
+            self._row(loaded)
+        return self.found
+
+    def _lines(self, line: str) -> Iterator[Draft | None]:
+        if line:
+            command = flags.command_of(flags.split(line), Location("--cli"))
+            if command is None:
+                raise UserError(
+                    f"--cli {line[:80]!r} starts no launcher; write it as typed: --cli 'accelerate launch --config_file F train.py'"
+                )
+            draft = Draft(self, None, self.context)
+            draft.command(command, "", "")
+            yield draft
+
+    def _row(self, loaded: files.Loaded) -> dict[str, Any]:
+        judged = loaded.dialect in (
+            "accelerate",
+            "sagemaker",
+            "deepspeed",
+            "training-arguments",
+            "script",
+            "python",
+            "fsdp-config",
+            "megatron",
+        )
+        row = {"path": loaded.path, "dialect": loaded.dialect, "judged": judged, "findings": 0}
+        return self.found.rows.setdefault(loaded.path, row)
+
+    def _root(self, loaded: files.Loaded) -> Draft | None:
+        draft = Draft(self, loaded, self.context)
+        if loaded.dialect in NOT_JUDGED:
+            self.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
+        draft.add(loaded, 0)
+        return draft
+
+    def follow(self, target: Any, referrer: str, folder: str) -> files.Loaded | None:
+        """The file that a text of `referrer` means, loaded; None where there is none."""
+        place = files.find(target, referrer, folder) if isinstance(target, str) else None
+        if place is None:
+            return None
+        path, exact = place
+        if not exact:
+            self.report.infer("file", path, f"{referrer} says {target}, which is not in the current folder")
+        loaded = self.load(path, named=False)
+        self.used.add(os.path.realpath(path))
+        self._row(loaded)
+        return loaded
+
+
+class Draft:
+    """A job while it is being put together."""
+
+    def __init__(self, gatherer: Gatherer, root: files.Loaded | None, context: Context) -> None:
+        self.gatherer, self.root, self.context = gatherer, root, context
+        self.subjects: list[Any] = []
+        self.commands: list[Command] = []
+        self.environment: dict[str, str] = {}
+        self.places: dict[str, Location] = {}
+        self.seen: set[str] = set()
+
+    def finish(self) -> tuple[Job, list[Any]]:
+        def of(kind: type) -> tuple[Any, ...]:
+            return tuple(subject for subject in self.subjects if isinstance(subject, kind))
+
+        job = Job(
+            self.context,
+            tuple(self.commands),
+            self.environment,
+            of(AccelerateConfig),
+            of(DeepSpeedConfig),
+            of(TrainingArguments),
+            of(Source),
+            self.places,
+        )
+        return job, self.subjects
+
+    def know(self, name: str, value: Any, source: str) -> None:
+        """A fact of the job that one of its files tells; what the user gave stands over it."""
+        if value is not None and getattr(self.context, name) in (None, {}, ()):
+            self.context = replace(self.context, **{name: value})
+            self.gatherer.report.infer(name, value if isinstance(value, (str, int, bool)) else "read", source)
+
+    def add(self, loaded: files.Loaded, depth: int, reader: str = "", folder: str = "") -> None:
+        if loaded.path in self.seen or depth > _DEPTH:
+            return
+        self.seen.add(loaded.path)
+        document = loaded.document
+        if loaded.mark:
+            self.subjects.append(Template(loaded.path, loaded.dialect, loaded.mark, loaded.mark_at))
+        elif loaded.dialect == "unreadable" and loaded.problem:
+            self.subjects.append(Unreadable(loaded.problem))
+        elif loaded.script:
+            self._script(loaded)
+        elif loaded.tree:
+            self.subjects.append(Source(loaded.path, loaded.text, loaded.tree, self.context))
+        elif document is not None:
+            if loaded.problem is None:
+                self.subjects.append(document)
+            self._document(loaded, document, depth, reader, folder)
+
+    def _document(self, loaded: files.Loaded, document: Document, depth: int, reader: str, folder: str) -> None:
+        if loaded.dialect in ("accelerate", "sagemaker"):
+            self.accelerate(document, flags_of(self.context), None, folder, depth)
+        elif loaded.dialect == "deepspeed":
+            self.deepspeed(loaded, reader)
+        elif loaded.dialect == "megatron":
+            values = {str(key).replace("-", "_"): value for key, value in loaded.values.items()}
+            self.subjects.append(Megatron(values, self.context, document))
+        elif loaded.dialect not in ("model", "unknown"):
+            self._foreign(document, loaded.dialect, depth, folder)
+
+    # --- Accelerate --------------------------------------------------------------------------------------------------
+
+    def accelerate(self, document: Document, typed: Mapping[str, Any], where: Location | None, folder: str, depth: int) -> None:
+        file: AccelerateFile = accelerate_file(document)
+        launch = merge(file, typed, where)
+        self._words_of_context()
+        deepspeed, missing = None, ""
+        target = launch.arguments.get("deepspeed_config_file")
+        if launch.kind == "deepspeed" and isinstance(target, str) and target and target != "none":
+            loaded = self.gatherer.follow(target, document.path, folder)
+            if loaded is None:
+                missing = target
+            elif loaded.dialect == "deepspeed" and loaded.document is not None:
+                deepspeed = self.deepspeed(loaded, "accelerate", launch)
+            else:
+                self.add(loaded, depth + 1, "accelerate", folder)
+        self.subjects.append(AccelerateConfig(file, self.context, launch, deepspeed, missing))
+
+    def _words_of_context(self) -> None:
+        """The command line that `--context` gives as "cli", once."""
+        command = command_of_context(self.context)
+        if command is not None and command not in self.commands:
+            self.commands.append(command)
+
+    def deepspeed(self, loaded: files.Loaded, reader: str, launch: Any = None) -> DeepSpeedConfig | None:
+        document = loaded.document
+        if document is None:
+            return None
+        self.seen.add(loaded.path)
+        config = DeepSpeedConfig(document, loaded.values, self.context, reader or self._reader(loaded.values), (), loaded.problem, launch)
+        if document not in self.subjects and loaded.problem is None:
+            self.subjects.append(document)
+        self.subjects.append(config)
+        return config
+
+    def _reader(self, values: Mapping[str, Any]) -> str:
+        """Who reads a DeepSpeed file that nothing refers to: what the user says, else Hugging Face where it has to fill "auto"."""
+        if self.context.hf is not None:
+            return "transformers" if self.context.hf else "deepspeed"
+        return "transformers" if self.context.training_args or _has_auto(values) else ""
+
+    # --- scripts and command lines -----------------------------------------------------------------------------------
+
+    def _script(self, loaded: files.Loaded) -> None:
+        script = loaded.script
+        assert script
+        self.environment.update(script.environment)
+        self.places.update(script.places)
+        self.know("gpus_per_node", script.gpus_per_node, loaded.path)
+        folder = script.folder if script.folder and os.path.isdir(script.folder) else ""
+        ranks = script.nodes * script.tasks_per_node if script.nodes and script.tasks_per_node else None
+        for command in script.commands:
+            if command.launcher == "python" and ranks and ranks > 1:
+                self.know("world_size", ranks, f"{loaded.path}: nodes x tasks")
+            self.command(command, loaded.path, folder)
+
+    def command(self, command: Command, referrer: str, folder: str) -> None:
+        """One launch line: its config file, the arguments of its script, the script itself."""
+        self.commands.append(command)
+        origin = referrer or "--cli"
+        self.know("world_size", ranks_of(command), origin)
+        arguments = flags.script_arguments(command.script_words)
+        self._script_arguments(command, arguments, origin, folder)
+        source = self.gatherer.follow(command.script, origin, folder) if command.script.endswith(".py") else None
+        if source is not None:
+            self.add(source, 1)
+        if command.launcher == "accelerate":
+            self._accelerate_line(command, origin, folder)
+
+    def _accelerate_line(self, command: Command, origin: str, folder: str) -> None:
+        target = command.typed.get("config_file")
+        if target is None:
+            text, path = ("distributed_type: NO\n", "--cli")
+            target = files.default_accelerate_file()
+            if target is None:
+                self.gatherer.report.skip("the launcher's defaults", f"{origin} names no config file, and there is no default one")
+                return
+        loaded = self.gatherer.follow(target, origin, folder)
+        if loaded is None:
+            self.gatherer.report.skip(str(target), f"{origin} names it, and it is not here")
+        elif loaded.dialect in ("accelerate", "sagemaker") and loaded.document is not None:
+            self.seen.add(loaded.path)
+            self.subjects.append(loaded.document)
+            self.accelerate(loaded.document, command.typed, command.where, folder, 1)
+        else:
+            self.add(loaded, 1, "", folder)
+
+    def _script_arguments(self, command: Command, arguments: dict[str, Any], origin: str, folder: str) -> None:
+        names = {*table("arguments")["arguments"]}
+        if len(names & {*arguments}) >= 2 or ("deepspeed" in arguments and "output_dir" in arguments):
+            self.know("training_args", arguments, f"flags of {command.script}")
+            self.subjects.append(TrainingArguments(arguments, self.context, None, (), command.where))
+        elif "tensor_model_parallel_size" in arguments or "pipeline_model_parallel_size" in arguments:
+            self.subjects.append(Megatron(arguments, self.context, None, command.where))
+        reader = "transformers" if names & {*arguments} - {"deepspeed"} else "deepspeed"
+        for name in ("deepspeed", "deepspeed_config", "fsdp_config"):
+            loaded = self.gatherer.follow(arguments.get(name), origin, folder)
+            if loaded is not None and name == "fsdp_config":
+                self._fsdp_block(loaded.document, (), loaded.values)
+            elif loaded is not None:
+                self.add(loaded, 1, reader, folder)
+        self._model_beside(arguments.get("model_name_or_path"), folder)
+
+    def _model_beside(self, name: Any, folder: str) -> None:
+        """The config.json of a model that is a folder here."""
+        if not isinstance(name, str) or self.context.model is not None:
+            return
+        path = os.path.join(folder, name, "config.json")
+        if len(name) < 1024 and "\0" not in name and os.path.isfile(path):
+            from trainwright.model import load_model
+
+            try:
+                self.know("model", load_model(path), path)
+            except UserError as problem:
+                self.gatherer.report.skip(path, str(problem))
+
+    # --- other tools' files -------------------------------------------------------------------------------------------
+
+    def _foreign(self, document: Document, dialect: str, depth: int, folder: str) -> None:
+        values = document.value
+        self._model_beside(values.get("model_name_or_path") or values.get("base_model"), folder)
+        if dialect in ("training-arguments", "llama-factory"):
+            self.know("training_args", values, document.path)
+            self.subjects.append(TrainingArguments(values, self.context, document))
+        elif dialect == "fsdp-config":
+            self._fsdp_block(document, (), values)
+            return
+        else:
+            self.subjects.append(Foreign(document, dialect, self.context))
+        for kind, path, value in dialects.foreign_blocks(document, dialect):
+            if isinstance(value, str):
+                loaded = self.gatherer.follow(value, document.path, folder)
+                if loaded is not None:
+                    self.add(loaded, depth + 1, "transformers", folder)
+            elif isinstance(value, dict) and kind == "deepspeed":
+                self.subjects.append(DeepSpeedConfig(document, value, self.context, "transformers", path))
+            elif isinstance(value, dict):
+                self._fsdp_block(document, path, value)
+
+    def _fsdp_block(self, document: Document | None, path: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+        if document is not None:
+            given = {**self.context.training_args, "fsdp_config": values}
+            self.subjects.append(TrainingArguments(given, self.context, document, path))
+
+
+def command_of_context(context: Context) -> Command | None:
+    """The launch line that `--context` gives as "cli": whole, or from the launcher's flags on."""
+    words = list(context.cli)
+    if not words:
+        return None
+    return flags.command_of(words if words[0].endswith(flags.LAUNCHERS) else ["accelerate", "launch", *words], Location("--context"))
+
+
+def flags_of(context: Context) -> dict[str, Any]:
+    command = command_of_context(context)
+    return dict(command.typed) if command and command.launcher == "accelerate" else {}
+
+
+def ranks_of(command: Command) -> int | None:
+    """The ranks that a launch line asks for, where it says so in numbers."""
+    typed = command.typed
+    if command.launcher == "accelerate":
+        value = typed.get("num_processes")
+        return value if type(value) is int and value > 0 else None
+    processes, nodes = typed.get("nproc"), typed.get("nnodes", "1")
+    if (
+        isinstance(processes, str)
+        and processes.isdecimal()
+        and isinstance(nodes, str)
+        and nodes.isdecimal()
+        and len(processes + nodes) < 10
+    ):
+        return int(processes) * int(nodes) or None
+    return None
+
+
+def _has_auto(values: Mapping[str, Any], depth: int = 0) -> bool:
+    for value in values.values():
+        if value == "auto" or (depth < 4 and isinstance(value, dict) and _has_auto(value, depth + 1)):
+            return True
+    return False

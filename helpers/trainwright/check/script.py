@@ -1,0 +1,145 @@
+"""Job scripts (sh, sbatch, PBS), read and never run: launch lines, exported variables, nodes and GPUs asked of the scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from trainwright.check.flags import command_of, split
+from trainwright.check.subject import Command
+from trainwright.report import Location
+
+ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".job", ".lsf")
+MAX_LINES = 20_000
+_ASSIGN = re.compile(r"^(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
+_USE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
+_COUNT = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(.*)$")
+
+
+@dataclass(slots=True)
+class Script:
+    """What a job script says: its launch lines in order, the environment it sets, and the folder it goes to ("" for none)."""
+
+    path: str
+    commands: list[Command] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    tasks_per_node: int | None = None
+    folder: str = ""
+
+
+def is_script(path: str, text: str) -> bool:
+    first = text[:200].split("\n", 1)[0]
+    return path.endswith(ENDINGS) or (first.startswith("#!") and re.search(r"\b(ba|da|z|k)?sh\b", first) is not None)
+
+
+def read_script(path: str, text: str) -> Script:
+    """The launch lines of `text` with what the script itself assigns filled in; what only runs tell stays as it stands."""
+    script = Script(path)
+    known: dict[str, str] = {}
+    for number, line in _lines(text):
+        where = Location(path, number, 1)
+        if line.lstrip().startswith("#"):
+            _directive(script, line.strip())
+            continue
+        for part in _parts(line):
+            _part(script, part, known, where)
+    return script
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Logical lines with the number of their first: continuations joined, here-documents left out."""
+    buffer, start, until = "", 0, ""
+    for number, line in enumerate(text.split("\n")[:MAX_LINES], start=1):
+        if until:
+            until = "" if line.strip() == until else until
+            continue
+        start = start or number
+        if line.rstrip().endswith("\\"):
+            buffer += line.rstrip()[:-1] + " "
+            continue
+        whole, at, buffer, start = buffer + line, start, "", 0
+        if match := _HEREDOC.search(whole):
+            until = match[1]
+        yield at, whole
+    if buffer:
+        yield start, buffer
+
+
+def _parts(line: str) -> list[str]:
+    """A line at its `;`, `&&`, `||` and pipes outside quotes."""
+    parts, part, quote = [], "", ""
+    index = 0
+    while index < len(line):
+        letter = line[index]
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in ";|&" and line[index - 1 : index] not in (">", "<", "\\"):
+            parts.append(part)
+            part = ""
+            index += 1
+            continue
+        part += letter
+        index += 1
+    return [p.strip() for p in [*parts, part] if p.strip()]
+
+
+def _part(script: Script, part: str, known: dict[str, str], where: Location) -> None:
+    rest = part
+    for word in ("if ", "then ", "do ", "else ", "time ", "exec "):
+        rest = rest[len(word) :].lstrip() if rest.startswith(word) else rest
+    while match := _ASSIGN.match(rest):
+        name, value = match[1], _fill(match[2].strip("\"'"), known)
+        after = rest[match.end() :].lstrip()
+        known[name] = value
+        if rest.startswith(("export", "declare")) or after:
+            script.environment[name] = value
+            script.places[name] = where
+        rest = after
+    if not rest:
+        return
+    words = split(_fill(rest, known))
+    if words[:1] == ["cd"] and len(words) > 1 and "$" not in words[1]:
+        script.folder = words[1]
+    elif words[:1] == ["export"]:
+        for name in words[1:]:
+            if name in known:
+                script.environment[name] = known[name]
+                script.places[name] = where
+    elif command := command_of(words, where):
+        script.commands.append(command)
+
+
+def _fill(text: str, known: dict[str, str]) -> str:
+    """Variables that the script itself assigned, once each; anything else stays, and so does what would grow without bound."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        found = known.get(name, match[2] if match[2] is not None else match[0])
+        return found if len(found) < 4096 else match[0]
+
+    return _USE.sub(value, text)[:65536]
+
+
+def _directive(script: Script, line: str) -> None:
+    match = _COUNT.match(line)
+    if not match:
+        return
+    text = match[1]
+    for pattern, name in (
+        (r"(?:--nodes[= ]|-N\s*)(\d+)\b", "nodes"),
+        (r"--gpus-per-node[= ](?:\w+:)?(\d+)", "gpus_per_node"),
+        (r"--gres[= ]gpu:(?:[\w.-]+:)?(\d+)", "gpus_per_node"),
+        (r"--ntasks-per-node[= ](\d+)", "tasks_per_node"),
+        (r"select=(\d+)", "nodes"),
+        (r"ngpus=(\d+)", "gpus_per_node"),
+        (r"mpiprocs=(\d+)", "tasks_per_node"),
+    ):
+        if found := re.search(pattern, text):
+            setattr(script, name, int(found[1][:9]))
