@@ -385,10 +385,7 @@ def _triangle(total: Any, micro: Any, steps: Any, world: int | None) -> Problem 
     ranks = f"{world} rank{'s' if world != 1 else ''}" if world else "any number of ranks"
     if world is None:
         return None if total % known == 0 else Problem("batch", (BATCH[0],), _product(total, micro, steps, ranks), None)
-    if micro is not None and steps is not None:
-        wrong = total != micro * steps * world
-    else:
-        wrong = total % (known * world) != 0
+    wrong = total != micro * steps * world if micro is not None and steps is not None else total % (known * world) != 0
     return Problem("batch", (BATCH[0],), _product(total, micro, steps, ranks), _nearest(total, known * world)) if wrong else None
 
 

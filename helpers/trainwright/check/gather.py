@@ -74,12 +74,11 @@ class Gatherer:
             loaded.named = by_name
             if by_name or loaded.dialect not in ("unknown", "model", "python"):
                 roots.append(loaded)
-        drafts = [draft for draft in self._lines(line)] + [self._root(loaded) for loaded in roots]
+                self._row(loaded)
+        drafts = list(self._lines(line)) + [self._root(loaded) for loaded in roots]
         for draft in drafts:
             if draft is not None and (draft.root is None or os.path.realpath(draft.root.path) not in self.used):
                 self.found.jobs.append(draft.finish())
-        for loaded in roots:
-            self._row(loaded)
         return self.found
 
     def _lines(self, line: str) -> Iterator[Draft | None]:
@@ -262,7 +261,7 @@ class Draft:
     def _accelerate_line(self, command: Command, origin: str, folder: str) -> None:
         target = command.typed.get("config_file")
         if target is None:
-            text, path = ("distributed_type: NO\n", "--cli")
+            _text, _path = ("distributed_type: NO\n", "--cli")
             target = files.default_accelerate_file()
             if target is None:
                 self.gatherer.report.skip("the launcher's defaults", f"{origin} names no config file, and there is no default one")
@@ -367,7 +366,4 @@ def ranks_of(command: Command) -> int | None:
 
 
 def _has_auto(values: Mapping[str, Any], depth: int = 0) -> bool:
-    for value in values.values():
-        if value == "auto" or (depth < 4 and isinstance(value, dict) and _has_auto(value, depth + 1)):
-            return True
-    return False
+    return any(value == "auto" or (depth < 4 and isinstance(value, dict) and _has_auto(value, depth + 1)) for value in values.values())

@@ -147,9 +147,8 @@ def _copy(file: AccelerateFile, arguments: dict[str, Any], typed: Mapping[str, A
             for setting in (s for s in file.settings if len(s.path) > 1 and s.path[0] == name):
                 if setting.flag not in typed:
                     arguments[setting.flag] = setting.value
-        elif name not in _APART and not isinstance(value, dict) and arguments.get(name) is None:
-            if not (name in keys()["blocks"] and value is None):
-                arguments[name] = value
+        elif name not in _APART and not isinstance(value, dict) and not (name in keys()["blocks"] and value is None):
+            arguments[name] = value if arguments.get(name) is None else arguments[name]
     if "dynamo_backend" in document and "dynamo_backend" not in typed and document["dynamo_backend"] != "NO":
         arguments["dynamo_backend"] = document["dynamo_backend"]
 
@@ -318,7 +317,7 @@ def _counts(launch: Launch) -> Iterator[Stop]:
         for argument in ("main_process_ip", "main_process_port"):
             if arguments[argument] is None:
                 yield Stop("address", argument, "is missing, and several machines need it", "launcher")
-    if isinstance(count, bool) or isinstance(count, (int, float, type(None))):
+    if isinstance(count, (bool, int, float, type(None))):
         return
     if (is_simple and machines <= 1) or (not is_simple and machines > 1) or arguments["use_cpu"]:
         yield Stop("count", "num_processes", "is no number, and the launcher calculates with it", "launcher")
