@@ -71,7 +71,8 @@ def test_accelerate(generated: Any, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.yaml"
         path.write_text(yaml.safe_dump(generated.accelerate(rng), sort_keys=False))
         lines.append({"accelerate": str(path), "cli": rng.choice([[], [], ["--num_processes", "4"], ["--mixed_precision", "bf16"]])})
-    wrong, stages = [], set()
+    wrong: list[Any] = []
+    stages = set()
     for line, row in zip(lines, oracle(lines), strict=True):
         context = Context(cli=tuple(line["cli"]))
         stage = stage_of(line["accelerate"], context)

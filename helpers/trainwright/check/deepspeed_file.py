@@ -244,7 +244,9 @@ def stage_of(config: dict[str, Any]) -> int | None:
     value = zero.get("stage", 0) if isinstance(zero, dict) else 0
     if value == "auto":
         return 0
-    return int(float(str(value))) if not _choice("#", ["0", "1", "2", "3"], value) and str(value).strip() else None
+    if _choice("#", ["0", "1", "2", "3"], value) or not str(value).strip():
+        return None
+    return int(value) if isinstance(value, (int, float)) else int(str(value))
 
 
 def _zero_checks(given: dict[str, Any], path: KeyPath) -> Iterator[Problem]:

@@ -252,7 +252,8 @@ def _parallelism(arguments: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 def torchrun(launch: Launch) -> dict[str, str]:
     """What torchrun is told of ranks and machines; the launcher's own words."""
     arguments, machines = launch.arguments, launch.machines
-    if launch.kind in ("simple", "tpu", "sagemaker"):
+    by_deepspeed = launch.kind == "deepspeed" and machines > 1 and arguments["deepspeed_multinode_launcher"] != "standard"
+    if by_deepspeed or launch.kind in ("simple", "tpu", "sagemaker"):
         return {}
     port = arguments["main_process_port"] if arguments["main_process_port"] is not None else 29500
     count = arguments["num_processes"]

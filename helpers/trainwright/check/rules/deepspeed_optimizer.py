@@ -156,7 +156,8 @@ def client_optimizer_deepspeed_refuses(config: DeepSpeedConfig) -> Iterator[Hit]
             message = f"to the cpu with the client's {name}: DeepSpeed wants its own DeepSpeedCPUAdam"
             yield hit(config, ("zero_optimization", "offload_optimizer"), message, fix=fix)
     elif config.stage and not config.on("zero_allow_untested_optimizer"):
-        if not any(word in name.lower() for word in ("adam", "lamb", "adagrad", "lion", "muon")):
+        tested = any(word in name.lower() for word in ("adam", "lamb", "adagrad", "lion", "muon"))
+        if not tested:
             message = f"is not on, and {name} is untested with ZeRO: the engine stops"
             yield hit(config, ("zero_allow_untested_optimizer",), message, fix=Fix({"zero_allow_untested_optimizer": True}))
 
