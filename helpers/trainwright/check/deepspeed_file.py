@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from trainwright.check.facts import table
@@ -26,7 +25,7 @@ ALSO_READ = ("sequence_parallel_size", "allgather_size", "msamp", "moe", "eval_b
 COMMENT = ("_", "//", "#", "$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem:
     """Something at which DeepSpeedConfig stops: `kind` is what the rules sort by; `instead` a value that would do, None unknown."""
 
@@ -147,7 +146,7 @@ def _wrong(kind: str, value: Any) -> tuple[str, float | None]:
     if kind == "str":
         return ("" if isinstance(value, str) else f"is {_kind(value)}, not a text"), None
     if kind == "path":
-        return ("" if isinstance(value, (str, PurePath)) else f"is {_kind(value)}, not a path"), None
+        return ("" if isinstance(value, str) else f"is {_kind(value)}, not a path"), None
     if kind[:1] in "=#":
         return _choice(kind[0], kind[1:].split("|"), value), None
     if kind.startswith(("list", "dict")):

@@ -42,7 +42,7 @@ NOT_JUDGED = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Gathered:
     """The jobs found, and one row for each file: whose it is and whether its rules were applied."""
 

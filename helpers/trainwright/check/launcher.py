@@ -35,7 +35,7 @@ BESIDE_FILE = (
 AXES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stop:
     """A value at which the launcher or a worker's plugin stops; `kind` is what the rules sort by."""
 
@@ -46,7 +46,7 @@ class Stop:
     instead: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Launch:
     """The merged arguments, and what was typed on the command line (at `where`)."""
 
