@@ -9,16 +9,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from trainwright.check import files
+from trainwright.check.dialects import dialect_of
+from trainwright.check.facts import table
 from trainwright.check.flags import command_of, script_arguments, split
-from trainwright.check.gather import ranks_of
+from trainwright.check.gather import Draft, Gatherer, ranks_of
+from trainwright.check.judge import findings_of
 from trainwright.check.script import read_script
+from trainwright.check.subject import Context
 from trainwright.cli import main
+from trainwright.document import parse
+from trainwright.emit.accelerate_file import table as accelerate_keys
 from trainwright.errors import Exit
+from trainwright.report import Report
 
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "overlap_com": true}}'
 NAMES = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
 Check = Callable[..., tuple[int, dict[str, Any]]]
+KEYS = sorted(
+    {
+        *accelerate_keys()["cluster"],
+        *(key for keys in accelerate_keys()["blocks"].values() for key in keys),
+        *(part for key in table("deepspeed")["lookups"] for part in key.split(".")),
+        *(key for rows in table("deepspeed")["blocks"].values() for key in rows),
+        *table("arguments")["arguments"],
+    }
+)
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-3, 10**6) | st.floats() | st.text(max_size=8) | st.just("auto")
+
+
+def _grown(inner: Any) -> Any:
+    return st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=6)
 
 
 @pytest.fixture
@@ -211,3 +237,31 @@ def test_effective_tells_what_each_key_becomes(check: Check) -> None:
     assert rows["fsdp_config.offload_param"]["read_by"].startswith("nothing")
     typed = check("--cli", "accelerate launch --config_file a.yaml --fsdp_version 1 t.py", "--show-effective")[1]["data"]["effective"]
     assert next(row for row in typed if row["key"] == "fsdp_config.version")["source"] == "command line"
+
+
+def test_together_makes_one_job_of_files_that_do_not_refer_to_each_other(check: Check) -> None:
+    write(
+        t_yaml="output_dir: o\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-5\n",
+        ds_json='{"train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}',
+    )
+    assert "DS024" not in rules_of(check("ds.json", "t.yaml")[1])
+    assert "DS024" in rules_of(check("ds.json", "t.yaml", "--together")[1])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-3, 10**6) | st.floats() | st.text(max_size=8) | st.just("auto"), _grown, max_leaves=25
+    )
+)
+def test_no_content_is_a_fault_of_ours(value: Any) -> None:
+    """Whatever stands in a file of a known dialect, `check` and its explanation of each key answer."""
+    for start in ({"distributed_type": "DEEPSPEED"}, {"zero_optimization": {"stage": 3}}, {"output_dir": "o", "learning_rate": 1}):
+        text = json.dumps({**start, **(value if isinstance(value, dict) else {"fsdp_config": value, "optimizer": value})})
+        document = files.Loaded("x.json", "", parse(text, "x.json", "json"), values=json.loads(text))
+        document.dialect = dialect_of(document.document) if document.document else ""
+        gatherer = Gatherer(Context(world_size=4), Report("check"))
+        draft = Draft(gatherer, document, gatherer.context)
+        draft.add(document, 0)
+        for subject in draft.subjects:
+            assert all(finding.to_json() and finding.to_text() for finding in findings_of(subject))

@@ -374,8 +374,8 @@ def batch_problem(config: dict[str, Any], world: int | None) -> Problem | None:
     if total is None and micro is None:
         return Problem("batch_none", (BATCH[1],), "and train_batch_size are both missing: one of them has to be given")
     for key, value in sizes.items():
-        if value is not None and value <= 0:
-            return Problem("batch", (key,), "has to be greater than 0")
+        if value is not None and not 0 < value < 10**15:  # nor is NaN
+            return Problem("batch", (key,), "has to be greater than 0, and a number that a batch can have")
     if total is None:
         return None
     return _triangle(total, micro, steps, world)

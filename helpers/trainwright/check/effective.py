@@ -30,9 +30,9 @@ _TO_TORCHRUN = {
 _LAUNCHER_ALONE = ("compute_environment", "distributed_type", "use_cpu", "gpu_ids", "num_machines", "machine_rank", "main_process_ip")
 
 
-def show(report: Report, paths: Sequence[str], context: Context, line: str = "", dialect: str = "") -> None:
+def show(report: Report, paths: Sequence[str], context: Context, line: str = "", dialect: str = "", together: bool = False) -> None:
     """Add one row for each key to `report`: data["effective"] and a table for people."""
-    gathered = Gatherer(context, Report("check"), dialect).gather(paths, line)
+    gathered = Gatherer(context, Report("check"), dialect, together).gather(paths, line)
     rows = []
     for _, subjects in gathered.jobs:
         for subject in subjects:

@@ -53,8 +53,8 @@ class Gathered:
 class Gatherer:
     """Reads each file once, follows what it refers to, and puts what belongs together into one job."""
 
-    def __init__(self, context: Context, report: Report, forced: str = "") -> None:
-        self.context, self.report, self.forced = context, report, forced
+    def __init__(self, context: Context, report: Report, forced: str = "", together: bool = False) -> None:
+        self.context, self.report, self.forced, self.together = context, report, forced, together
         self.loaded: dict[str, files.Loaded] = {}
         self.used: set[str] = set()  # files that another one refers to: judged there
         self.found = Gathered()
@@ -75,7 +75,8 @@ class Gatherer:
             if by_name or loaded.dialect not in ("unknown", "model", "python"):
                 roots.append(loaded)
                 self._row(loaded)
-        drafts = list(self._lines(line)) + [self._root(loaded) for loaded in roots]
+        drafts = list(self._lines(line))
+        drafts += [self._all(roots)] if self.together else [self._root(loaded) for loaded in roots]
         for draft in drafts:
             if draft is not None and (draft.root is None or os.path.realpath(draft.root.path) not in self.used):
                 self.found.jobs.append(draft.finish())
@@ -111,6 +112,18 @@ class Gatherer:
         if loaded.dialect in NOT_JUDGED:
             self.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
         draft.add(loaded, 0)
+        return draft
+
+    def _all(self, roots: Sequence[files.Loaded]) -> Draft:
+        """One job of all files: those that tell facts before those that are judged with them."""
+        draft = Draft(self, None, self.context)
+        order = ("model", "script", "training-arguments", "llama-factory", "axolotl")
+        for loaded in sorted(roots, key=lambda each: order.index(each.dialect) if each.dialect in order else len(order)):
+            if loaded.dialect == "model":
+                draft.model_file(loaded.path)
+            elif loaded.dialect in NOT_JUDGED:
+                self.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
+            draft.add(loaded, 0)
         return draft
 
     def follow(self, target: Any, referrer: str, folder: str) -> files.Loaded | None:
@@ -298,12 +311,15 @@ class Draft:
             return
         path = os.path.join(folder, name, "config.json")
         if len(name) < 1024 and "\0" not in name and os.path.isfile(path):
-            from trainwright.model import load_model
+            self.model_file(path)
 
-            try:
-                self.know("model", load_model(path), path)
-            except UserError as problem:
-                self.gatherer.report.skip(path, str(problem))
+    def model_file(self, path: str) -> None:
+        from trainwright.model import load_model
+
+        try:
+            self.know("model", load_model(path), path)
+        except UserError as problem:
+            self.gatherer.report.skip(path, str(problem))
 
     # --- other tools' files -------------------------------------------------------------------------------------------
 
