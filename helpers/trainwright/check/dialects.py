@@ -46,6 +46,7 @@ _FSDP_KEYS = (
     "auto_wrap_policy",
     "state_dict_type",
 )
+_QUANTIZATION = ("load_in_", "bnb_", "llm_int8_", "quant_", "torch_dtype")
 _DEEPSPEED_SIGNS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_SIGNS = ("per_device_train_batch_size", "output_dir", "num_train_epochs", "per_device_eval_batch_size")
 
@@ -64,6 +65,10 @@ def dialect_of(document: Document) -> str:
             return name
     if _is_deepspeed(document, keys):
         return "deepspeed"
+    if {"load_in_4bit", "load_in_8bit"} & keys and all(
+        key.startswith(("load_in_", "bnb_", "llm_int8_", "quant_", "torch_dtype")) for key in keys
+    ):
+        return "quantization"
     if len(keys & {*_TRAINER_SIGNS}) >= 1 and len(keys & {*table("arguments")["arguments"]}) >= 2:
         return "training-arguments"
     return _by_share(keys)
