@@ -102,13 +102,13 @@ def _by_share(keys: set[str]) -> str:
 _JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
 _SHELL = re.compile(r"(?:[:=\s\[,-]|^)\"?(\$\{[A-Za-z_]\w*(?::-[^}]*)?\}|\$[A-Za-z_]\w*|\$\([^)]*\))")
 _PLACE = re.compile(r"<[A-Z][A-Z0-9_]{2,}>|\b__[A-Z][A-Z0-9_]+__\b|@[A-Z][A-Z0-9_]+@")
-_CAPITALS = re.compile(r":\s*([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\s*(?:[,}\n]|$)")
+_CAPITALS = re.compile(r":\s*(?!(?:TRUE|FALSE|NULL|NONE)\b)([A-Z][A-Z0-9_]+)\s*(?:[,}\n]|$)")
 
 
-def template_mark(text: str, dialect: str) -> tuple[str, int] | None:
-    """The first place in a text that something has to fill, and its offset: {{ }}, ${VAR}, <NAME>, or in JSON a bare CAPITAL_WORD."""
+def template_mark(text: str, dialect: str, refused: bool = False) -> tuple[str, int] | None:
+    """The first place in a text that something has to fill, and its offset: {{ }}, ${VAR}, <NAME>, or a bare WORD in `refused` JSON."""
     bare = "\n".join(line if not line.lstrip().startswith("#") else "" for line in text.split("\n")) if dialect != "json" else text
-    patterns = [_JINJA, _SHELL, _PLACE, *([_CAPITALS] if dialect == "json" else [])]
+    patterns = [_JINJA, _SHELL, _PLACE, *([_CAPITALS] if refused and dialect == "json" else [])]
     found = [(match.start(match.lastindex or 0), match[match.lastindex or 0]) for p in patterns if (match := p.search(bare))]
     if not found:
         return None

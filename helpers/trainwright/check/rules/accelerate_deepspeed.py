@@ -389,7 +389,8 @@ def deepspeed_plugin_stops(config: AccelerateConfig) -> Iterator[Hit]:
     """The DeepSpeed plugin stops at the file it is given, or at a stage that MS-AMP does not know.
 
     `deepspeed_config_file` is looked up in the working folder of the job, not beside the Accelerate file: a path that is not there
-    is taken for base64 text and refused. Where it is not found from here this is a warning, as the job may start elsewhere.
+    is taken for base64 text and refused. Where it is not found from here this is a warning, as the job may start elsewhere;
+    with --cli an error.
     MS-AMP supports ZeRO 0 to 2, and is enabled by the upper-case word MSAMP alone.
 
     Bad `accelerate.yaml`:
@@ -417,7 +418,8 @@ def deepspeed_plugin_stops(config: AccelerateConfig) -> Iterator[Hit]:
         return
     if config.missing:
         message = f"{shown(config.missing)} is not in the current folder, and a path is looked up in the folder that the job starts in"
-        yield hit(config, "deepspeed_config_file", message, severity=Severity.WARNING)
+        typed_here = config.launch.where is not None and config.launch.where.path == "--cli"
+        yield hit(config, "deepspeed_config_file", message, severity=None if typed_here else Severity.WARNING)
     yield from stopped(config, "msamp")
     if not names_file(config):
         yield from _engine(config)

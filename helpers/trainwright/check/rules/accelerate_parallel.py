@@ -11,7 +11,6 @@ from trainwright.check.subject import AccelerateConfig
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
-
 _STOPS = ("product", "negative", "size", "cp_and_sp", "tp_and_ddp", "comm", "backend", "attention")
 
 

@@ -92,12 +92,12 @@ def _backend(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(config, "fp8_backend", f"{shown(value)} is not one of TE, AO, MSAMP", fix=set_to(config, "fp8_backend", "TE"))
     elif name == "MSAMP" and config.kind == "fsdp":
         yield hit(config, "fp8_backend", "MSAMP does not go with FSDP", fix=set_to(config, "fp8_backend", "TE"))
-    elif name == "AO" and config.kind == "fsdp" and config.file.version == 2 and config.true("fsdp_cpu_ram_efficient_loading"):
-        fix = set_to(config, "fsdp_cpu_ram_efficient_loading", False)
-        yield hit(config, "fsdp_cpu_ram_efficient_loading", "is true (by default), and torchao under FSDP2 needs it false", fix=fix)
-    elif name == "AO" and config.kind == "fsdp" and config.file.version == 1:
-        asked = config.written("fp8_enable_fsdp_float8_all_gather") and config.true("fp8_enable_fsdp_float8_all_gather")
-        if asked:
+    elif name == "AO" and config.kind == "fsdp":
+        if config.true("fsdp_cpu_ram_efficient_loading"):
+            fix = set_to(config, "fsdp_cpu_ram_efficient_loading", False)
+            yield hit(config, "fsdp_cpu_ram_efficient_loading", "is true (by default), and torchao under FSDP needs it false", fix=fix)
+        gathers = config.written("fp8_enable_fsdp_float8_all_gather") and config.true("fp8_enable_fsdp_float8_all_gather")
+        if config.file.version == 1 and gathers:
             yield hit(config, "fp8_enable_fsdp_float8_all_gather", "needs FSDP2", fix=set_to(config, "fsdp_version", 2))
 
 
