@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     facts.add_argument("--world-size", type=_ranks, metavar="N", help="ranks of the job, on all machines together")
     facts.add_argument("--gpus-per-node", type=_ranks, metavar="N", help="devices of one machine")
     facts.add_argument("--model", metavar="CONFIG", help="the model's Hugging Face config.json")
+    facts.add_argument("--hardware", metavar="NAME", help="what one device is: a100-80gb, h100-sxm ... (its memory is then judged too)")
     facts.add_argument("--device", choices=DEVICES, help="what the job's machines compute on")
     for package in PACKAGES:
         more = " (else the one that the tables describe)" if package == PACKAGES[0] else ""
@@ -79,12 +80,13 @@ def _context(options: argparse.Namespace, report: Report) -> Context:
     versions = {name: getattr(options, name) for name in PACKAGES if getattr(options, name)}
     if options.python:
         versions = {**installed_versions(os.path.expanduser(options.python)), **versions}
-    model: Any = None
+    told: dict[str, Any] = {}
     if options.model:
-        from trainwright.model import load_model
+        from trainwright.check.model_files import facts_of_model
 
-        model = load_model(options.model)
-    context = Context(options.world_size, model, options.device, options.gpus_per_node, versions)
+        told = facts_of_model(options.model)
+    told |= {"world_size": options.world_size, "device": options.device, "gpus_per_node": options.gpus_per_node}
+    context = Context(**told, hardware=options.hardware, versions=versions)
     return read_context(options.context, context, report) if options.context else context
 
 

@@ -21,6 +21,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "gpus_per_node": (int,),
     "gradient_accumulation_steps": (int,),
     "device": (str,),
+    "hardware": (str,),
     "model_class": (str,),
     "training_args": (dict,),
     "quantization": (dict,),
@@ -56,7 +57,7 @@ def read_context(path: str, context: Context, report: Report) -> Context:
             versions[key] = str(value)
         else:
             found[key] = _converted(key, value)
-    given = {field.name for field in fields(context) if getattr(context, field.name) not in (None, {}, ())}
+    given = {field.name for field in fields(context) if getattr(context, field.name) not in (None, {}, (), "")}
     return replace(context, **{k: v for k, v in found.items() if k not in given}, versions={**versions, **context.versions})
 
 
@@ -101,6 +102,6 @@ def installed_versions(interpreter: str) -> dict[str, str]:
 
 def context_json(context: Context) -> Mapping[str, Any]:
     """The facts that are known, for `data`; world_size, model and device always stand there."""
-    rows = {f.name: getattr(context, f.name) for f in fields(context) if getattr(context, f.name) not in (None, {}, ())}
+    rows = {f.name: getattr(context, f.name) for f in fields(context) if getattr(context, f.name) not in (None, {}, (), "")}
     rows["model"] = context.model.name if context.model else None
     return {"world_size": None, "device": None, **rows}

@@ -170,7 +170,7 @@ class Draft:
 
     def know(self, name: str, value: Any, source: str) -> None:
         """A fact of the job that one of its files tells; what the user gave stands over it."""
-        if value is not None and getattr(self.context, name) in (None, {}, ()):
+        if value is not None and getattr(self.context, name) in (None, {}, (), ""):
             self.context = replace(self.context, **{name: value})
             self.gatherer.report.infer(name, value if isinstance(value, (str, int, bool)) else "read", source)
 
@@ -194,7 +194,9 @@ class Draft:
 
     def _document(self, loaded: files.Loaded, document: Document, depth: int, reader: str, folder: str) -> None:
         if loaded.dialect in ("accelerate", "sagemaker"):
-            self.accelerate(document, flags_of(self.context), None, folder, depth)
+            command = command_of_context(self.context)
+            words = command.script_words if command else ()
+            self.accelerate(document, flags_of(self.context), None, folder, depth, words)
         elif loaded.dialect == "deepspeed":
             self.deepspeed(loaded, reader)
         elif loaded.dialect == "quantization":
@@ -208,9 +210,11 @@ class Draft:
 
     # --- Accelerate --------------------------------------------------------------------------------------------------
 
-    def accelerate(self, document: Document, typed: Mapping[str, Any], where: Location | None, folder: str, depth: int) -> None:
+    def accelerate(
+        self, document: Document, typed: Mapping[str, Any], where: Location | None, folder: str, depth: int, unread: tuple[str, ...] = ()
+    ) -> None:
         file: AccelerateFile = accelerate_file(document)
-        launch = merge(file, typed, where)
+        launch = merge(file, typed, where, unread)
         self._words_of_context()
         deepspeed, missing = None, ""
         target = launch.arguments.get("deepspeed_config_file")
@@ -255,6 +259,7 @@ class Draft:
         self.environment.update(script.environment)
         self.places.update(script.places)
         self.know("gpus_per_node", script.gpus_per_node, loaded.path)
+        self.know("hardware", script.gpu_type or None, loaded.path)
         folder = script.folder if script.folder and os.path.isdir(script.folder) else ""
         ranks = script.nodes * script.tasks_per_node if script.nodes and script.tasks_per_node else None
         for command in script.commands:
@@ -289,7 +294,7 @@ class Draft:
         elif loaded.dialect in ("accelerate", "sagemaker") and loaded.document is not None:
             self.seen.add(loaded.path)
             self.subjects.append(loaded.document)
-            self.accelerate(loaded.document, command.typed, command.where, folder, 1)
+            self.accelerate(loaded.document, command.typed, command.where, folder, 1, command.script_words)
         else:
             self.add(loaded, 1, "", folder)
 
@@ -318,10 +323,11 @@ class Draft:
             self.model_file(path)
 
     def model_file(self, path: str) -> None:
-        from trainwright.model import load_model
+        from trainwright.check.model_files import facts_of_model
 
         try:
-            self.know("model", load_model(path), path)
+            for name, value in facts_of_model(path).items():
+                self.know(name, value or None, path)
         except UserError as problem:
             self.gatherer.report.skip(path, str(problem))
 

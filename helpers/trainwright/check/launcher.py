@@ -56,6 +56,7 @@ class Launch:
     where: Location | None = None
     precision_from_file: bool = False
     fields: tuple[str, ...] = field(default=())
+    unread: tuple[str, ...] = ()  # words behind the script, which are the script's
 
     @property
     def kind(self) -> str:
@@ -91,8 +92,10 @@ def default_of(argument: str) -> Any:
     return row[1] if row else None
 
 
-def merge(file: AccelerateFile, typed: Mapping[str, Any] | None = None, where: Location | None = None) -> Launch:
-    """The launcher's arguments for a file and the flags `typed` on its command line."""
+def merge(
+    file: AccelerateFile, typed: Mapping[str, Any] | None = None, where: Location | None = None, unread: tuple[str, ...] = ()
+) -> Launch:
+    """The launcher's arguments for a file and the flags `typed` on its command line; `unread` are the words behind the script."""
     typed = typed or {}
     arguments = {name: row[1] for name, row in table("accelerate")["flags"].items()}
     arguments["use_cpu"] = None
@@ -115,7 +118,7 @@ def merge(file: AccelerateFile, typed: Mapping[str, Any] | None = None, where: L
         arguments["dynamo_backend"] = "no"
     block = document.get("deepspeed_config")
     fields = tuple(map(str, block)) if isinstance(block, dict) else ()
-    return Launch(arguments, typed, file, where, from_file, fields)
+    return Launch(arguments, typed, file, where, from_file, fields, unread)
 
 
 _CLUSTER_DEFAULTS = {

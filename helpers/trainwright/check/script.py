@@ -29,6 +29,7 @@ class Script:
     nodes: int | None = None
     gpus_per_node: int | None = None
     tasks_per_node: int | None = None
+    gpu_type: str = ""
     folder: str = ""
 
 
@@ -132,6 +133,8 @@ def _directive(script: Script, line: str) -> None:
     if not match:
         return
     text = match[1]
+    if found := re.search(r"(?:--gpus-per-node[= ]|--gpus[= ]|--gres[= ]gpu:)([A-Za-z][\w.-]*)", text):
+        script.gpu_type = found[1]
     for pattern, name in (
         (r"(?:--nodes[= ]|-N\s*)(\d+)\b", "nodes"),
         (r"--gpus-per-node[= ](?:\w+:)?(\d+)", "gpus_per_node"),

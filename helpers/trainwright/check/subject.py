@@ -36,6 +36,8 @@ class Context:
     model: ModelSpec | None = None
     device: str | None = None
     gpus_per_node: int | None = None
+    hardware: str | None = None
+    untied_head: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     model_class: str | None = None
     training_args: Mapping[str, Any] = field(default_factory=dict)
@@ -54,6 +56,16 @@ class Context:
     gradient_accumulation_steps: int | None = None
     call: str | None = None
     ddp_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bits(self) -> int:
+        """4 or 8 where the model's weights are loaded quantized, as the quantization config or the tool's arguments say; else 0."""
+        for given in (self.quantization, self.training_args):
+            for key, bits in (("load_in_4bit", 4), ("load_in_8bit", 8)):
+                if given.get(key) is True:
+                    return bits
+        told = self.training_args.get("quantization_bit")  # LLaMA-Factory
+        return told if told in (4, 8) and type(told) is int else 0
 
     def older(self, package: str, version: str) -> bool:
         """Whether the job is known to run a release of `package` before `version`."""

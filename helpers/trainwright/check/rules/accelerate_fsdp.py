@@ -223,6 +223,16 @@ def _named_classes(config: AccelerateConfig) -> Iterator[Hit]:
         for name in (n for n in names if of_another_family(n, family)):
             message = f"{setting.key}: {name} is a layer of another model than {config.context.model_class}"
             yield Hit(message, where, setting.key, Fix({setting.key: ",".join(facts("arguments")["layers"][family])}))
+        for name, meant in ((n, misspelt(n, family)) for n in names):
+            if meant:
+                message = f"{setting.key}: {name} is no class of {config.context.model_class}; {meant} is"
+                yield Hit(message, where, setting.key, Fix({setting.key: meant}))
+
+
+def misspelt(name: str, family: str) -> str:
+    """The layer of a family that a name nearly spells, "" where it is a layer of its own or nothing near."""
+    layers: list[str] = facts("arguments")["layers"][family]
+    return next((own for own in layers if own != name and own.lower() == name.lower()), "")
 
 
 def family_of(model_class: str) -> str:

@@ -154,7 +154,7 @@ def _address(config: AccelerateConfig) -> Iterator[Hit]:
     address = config.value("main_process_ip")
     by_hostfile = config.kind == "deepspeed" and config.value("deepspeed_hostfile")
     if address in (None, "") and config.kind != "simple":
-        if not by_hostfile:
+        if not by_hostfile and "--main_process_ip" not in config.launch.unread:  # else JOB001 says why it is not read
             yield hit(config, "main_process_ip", "is missing: the machines wait for each other at no address")
     elif isinstance(address, str) and "$" not in address and not _HOST.match(address):
         bare = address.rpartition("@")[2].rpartition("/")[2].partition(":")[0]

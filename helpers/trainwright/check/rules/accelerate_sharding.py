@@ -203,14 +203,30 @@ def fsdp_against_trainer(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(
             config, "fsdp_activation_checkpointing", "with gradient_checkpointing: the Trainer stops", fix=fix, fails_at="engine start"
         )
+    elif given.get("gradient_checkpointing") and _gathers_again(config):
+        message = "is off, and gradient_checkpointing gathers each layer once more in the backward: FSDP's own checkpointing does not"
+        fix = set_to(config, "fsdp_activation_checkpointing", True, note="and gradient_checkpointing off in the arguments")
+        yield hit(config, "fsdp_activation_checkpointing", message, severity=Severity.WARNING, fails_at="never", fix=fix)
     if given.get("deepspeed"):
         yield hit(
             config, "distributed_type", "FSDP with --deepspeed in the arguments: the Trainer takes one of them", fails_at="engine start"
         )
     optimizer = str(given.get("optim") or context.optimizer or "").lower()
-    if ("8bit" in optimizer and "bnb" in optimizer) and (config.file.version == 2 or config.true("fsdp_offload_params")):
+    if _of_bitsandbytes(optimizer) and (config.file.version == 2 or config.true("fsdp_offload_params")):
         why = "FSDP2" if config.file.version == 2 else "FSDP with offload"
         yield hit(config, "fsdp_version", f"{optimizer} does not work under {why}", fails_at="first step")
+
+
+def _gathers_again(config: AccelerateConfig) -> bool:
+    """Whether parameters are freed after the forward, so that recomputing a layer gathers them once more."""
+    if config.file.version == 1:
+        return config.file.value(_KEY) in ("FULL_SHARD", "HYBRID_SHARD")
+    return config.true("fsdp_reshard_after_forward")
+
+
+def _of_bitsandbytes(optimizer: str) -> bool:
+    """8-bit optimizers, which Transformers calls adamw_8bit and adamw_bnb_8bit; torchao's (adamw_torch_8bit) shard."""
+    return "8bit" in optimizer and not any(word in optimizer for word in ("torch_8bit", "torchao", "4bit"))
 
 
 @rule(
@@ -254,8 +270,8 @@ def quantized_weights_sharded(config: AccelerateConfig) -> Iterator[Hit]:
         {"quantization": {"load_in_4bit": true, "bnb_4bit_quant_storage": "bfloat16", "torch_dtype": "bfloat16"}}
     """
     given = config.context.quantization
-    four, eight = bool(given.get("load_in_4bit")), bool(given.get("load_in_8bit"))
-    if four and eight:
+    four, eight = config.context.bits == 4, config.context.bits == 8
+    if given.get("load_in_4bit") is True and given.get("load_in_8bit") is True:
         yield hit(config, "distributed_type", "with load_in_4bit and load_in_8bit: one of them", fails_at="engine start")
     elif (four or eight) and config.kind == "fsdp":
         yield from _under_fsdp(config, four)

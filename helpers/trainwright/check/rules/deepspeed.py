@@ -343,7 +343,14 @@ def batch_sizes_disagree(config: DeepSpeedConfig) -> Iterator[Hit]:
     )
     fix = Fix({str(problem.path[0]): problem.instead}, note="this changes the global batch") if problem.instead else None
     message = words if problem.kind == "batch" else f"{problem.path[0]} {words}"
-    yield Hit(message, config.at(*problem.path), str(problem.path[0]), fix)
+    severity = Severity.WARNING if problem.kind == "batch_auto" and _for_hugging_face(config.values) else None
+    yield Hit(message, config.at(*problem.path), str(problem.path[0]), fix, severity)
+
+
+def _for_hugging_face(values: dict[str, Any]) -> bool:
+    """Whether "auto" stands in blocks too: a file for the Trainer, whose batch sizes another program has to fill before it hands it on."""
+    blocks = [value for value in values.values() if isinstance(value, dict)]
+    return any("auto" in [v for v in block.values() if isinstance(v, str)] or _for_hugging_face(block) for block in blocks)
 
 
 def _ranks(config: DeepSpeedConfig) -> int | None:

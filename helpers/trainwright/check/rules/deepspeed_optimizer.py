@@ -288,6 +288,7 @@ def auto_that_nobody_fills(config: DeepSpeedConfig) -> Iterator[Hit]:
         {"hf": false}
     """
     if config.reader != "deepspeed":
+        yield from _left_by_accelerate(config)
         return
     if config.get("gradient_clipping") == "auto":
         yield hit(
@@ -301,6 +302,19 @@ def auto_that_nobody_fills(config: DeepSpeedConfig) -> Iterator[Hit]:
     for path in _dropped(config.values):
         more = {"severity": Severity.WARNING, "fails_at": "never"}
         yield hit(config, path, '"auto" is dropped: the default runs (bf16 and fp16 off, stage 0)', **more)
+
+
+def _left_by_accelerate(config: DeepSpeedConfig) -> Iterator[Hit]:
+    """In a loop of one's own Accelerate fills a scheduler's and an optimizer's "auto" from a DummyScheduler and a DummyOptim alone."""
+    optimizer = config.context.optimizer
+    if config.context.trainer is not False or (optimizer or "").rpartition(".")[2].startswith("Dummy"):
+        return
+    for block, stand_in in (("optimizer", "DummyOptim"), ("scheduler", "DummyScheduler")):
+        params = config.get(block, "params")
+        for key in params if isinstance(params, dict) else ():
+            if params[key] == "auto":
+                message = f'"auto" is filled from a {stand_in} alone in a loop without the Trainer'
+                yield hit(config, (block, "params", key), message, severity=None if optimizer else Severity.WARNING)
 
 
 def _dropped(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:

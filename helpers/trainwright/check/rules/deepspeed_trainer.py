@@ -169,7 +169,7 @@ def made_in_file_and_in_code(config: DeepSpeedConfig) -> Iterator[Hit]:
     fails_at="first step",
     checked="report",
     source="transformers-5.23.0-trainer",
-    covers=("TRN-AUTOBS-Z3", "BNB-DEVICEMAP"),
+    covers=("TRN-AUTOBS-Z3", "BNB-DEVICEMAP", "BNB-Z3"),
 )
 def zero3_against_loading(config: DeepSpeedConfig) -> Iterator[Hit]:
     """Stage 3 with what loads or sizes a model in another way: auto_find_batch_size, a device_map, 4- or 8-bit weights.
@@ -194,10 +194,8 @@ def zero3_against_loading(config: DeepSpeedConfig) -> Iterator[Hit]:
     """
     if config.stage == 3 and config.context.training_args.get("auto_find_batch_size"):
         yield hit(config, ("zero_optimization", "stage"), "3 with auto_find_batch_size: the Trainer stops", fails_at="engine start")
-    quantization, bits = config.context.quantization, 0
-    if config.stage == 3:
-        bits = 4 if quantization.get("load_in_4bit") else 8 if quantization.get("load_in_8bit") else 0
-    if bits:
+    bits = config.context.bits
+    if bits and config.stage == 3:
         yield hit(config, ("zero_optimization", "stage"), f"3 with {bits}-bit weights: zero.Init does not take them")
     elif config.context.device_map in ("auto", "balanced", "mapping"):
         yield hit(config, ("zero_optimization",), f"with device_map {config.context.device_map}: no distributed run takes it")
