@@ -329,7 +329,7 @@ def _lookups(config: Any) -> Json:
 def arguments_table() -> Json:
     arguments = importlib.import_module("transformers").TrainingArguments
     rows = {f.name: None if f.default is dataclasses.MISSING else _plain(f.default) for f in dataclasses.fields(arguments) if f.init}
-    return {"version": importlib.metadata.version("transformers"), "arguments": rows, "layers": _layers()}
+    return {"version": importlib.metadata.version("transformers"), "arguments": rows, "layers": _layers(), "no_hidden_size": _no_hidden_size(), "choices": _choices()}
 
 
 def _layers() -> dict[str, list[str]]:
@@ -348,6 +348,36 @@ def _layers() -> dict[str, list[str]]:
         for cls in (cls for cls in classes if cls.name.endswith("PreTrainedModel")):
             found[cls.name.removesuffix("PreTrainedModel")] = sorted(layers)
     return {family: layers for family, layers in found.items() if layers}
+
+
+def _choices() -> dict[str, list[str]]:
+    """Argument -> the words that its enumeration takes."""
+    utils = importlib.import_module("transformers.trainer_utils")
+    names = importlib.import_module("transformers.training_args").OptimizerNames
+    enumerations = {
+        "optim": names,
+        "lr_scheduler_type": utils.SchedulerType,
+        "eval_strategy": utils.IntervalStrategy,
+        "logging_strategy": utils.IntervalStrategy,
+        "save_strategy": utils.SaveStrategy,
+        "hub_strategy": utils.HubStrategy,
+    }
+    return {name: [member.value for member in enumeration] for name, enumeration in enumerations.items()}
+
+
+def _no_hidden_size() -> dict[str, str]:
+    """Family ("CLIP") -> "text" where only the text part of its config has a hidden size, "none" where nothing has."""
+    mapping = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    found = {}
+    for name in mapping:
+        try:
+            config = mapping[name]()
+        except Exception:  # a config that cannot be made without others
+            continue
+        sizes = [any(hasattr(part, key) for key in ("hidden_size", "hidden_sizes")) for part in (config, getattr(config, "text_config", None))]
+        if not sizes[0]:
+            found[type(config).__name__.removesuffix("Config")] = "text" if sizes[1] else "none"
+    return dict(sorted(found.items()))
 
 
 # --- histories ------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainwright.check.deepspeed_file import is_on
+from trainwright.check.facts import table
 from trainwright.check.rules.deepspeed import hit
 from trainwright.check.subject import DeepSpeedConfig
 from trainwright.emit.accelerate_file import shown
@@ -22,6 +24,7 @@ _PAIRS = (
     (("optimizer", "params", "weight_decay"), "weight_decay"),
     (("scheduler", "params", "warmup_max_lr"), "learning_rate"),
 )
+_SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts|LROnPlateau)|get_\w*schedule\w*)\b")
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 
@@ -130,13 +133,14 @@ def zero_block_missing(config: DeepSpeedConfig) -> Iterator[Hit]:
     fails_at="first step",
     checked="source",
     source="accelerate-1.15.0-accelerator",
-    covers=("ADS-OPT-BOTH",),
+    covers=("ADS-OPT-BOTH", "ADS-SCHED-BOTH"),
 )
 def made_in_file_and_in_code(config: DeepSpeedConfig) -> Iterator[Hit]:
-    """An optimizer that the file names and the code makes too, or that neither makes.
+    """An optimizer or a scheduler that the file names and the code makes too, or an optimizer that neither makes.
 
     Accelerate stops at prepare(): "You cannot specify an optimizer in the config file and in the code at the same time" (a
-    DummyOptim stands in for the file's). `optimizer` in `--context` names the code's.
+    DummyOptim stands in for the file's, a DummyScheduler for its scheduler). `optimizer` in `--context` names the code's, `call`
+    what is prepared.
 
     Bad `ds.json` with `--context job.json`:
 
@@ -155,6 +159,8 @@ def made_in_file_and_in_code(config: DeepSpeedConfig) -> Iterator[Hit]:
         {"optimizer": "accelerate.utils.DummyOptim", "trainer": false}
     """
     name, context = config.context.optimizer, config.context
+    if config.fills_auto and config.has("scheduler") and (made := _SCHEDULER.search(context.call or "")):
+        yield hit(config, ("scheduler",), f"in the file, and {made[0]} in the code: prepare() stops", fix=Fix({"scheduler": None}))
     by_accelerate = config.fills_auto and context.trainer is False
     if by_accelerate and name and config.has("optimizer") and not name.rpartition(".")[2].startswith("Dummy"):
         yield hit(config, ("optimizer",), f"in the file, and {name} in the code: prepare() stops", fix=Fix({"optimizer": None}))
@@ -199,3 +205,43 @@ def zero3_against_loading(config: DeepSpeedConfig) -> Iterator[Hit]:
         yield hit(config, ("zero_optimization", "stage"), f"3 with {bits}-bit weights: zero.Init does not take them")
     elif config.context.device_map in ("auto", "balanced", "mapping"):
         yield hit(config, ("zero_optimization",), f"with device_map {config.context.device_map}: no distributed run takes it")
+
+
+@rule(
+    "DS029",
+    Severity.ERROR,
+    DeepSpeedConfig,
+    fails_at="first step",
+    checked="source",
+    source="accelerate-1.15.0-accelerator",
+    covers=("ADS-AUTO-HIDDEN",),
+)
+def auto_without_hidden_size(config: DeepSpeedConfig) -> Iterator[Hit]:
+    """A bucket size is "auto", and the model's config has no hidden_size to work it out from.
+
+    Accelerate and Transformers fill `reduce_bucket_size`, `stage3_prefetch_bucket_size` and `stage3_param_persistence_threshold` from
+    `hidden_size` or `hidden_sizes`, the Trainer also from those of `text_config`; else they stop. Write numbers.
+
+    Bad `ds.json` with `--context job.json`:
+
+        {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+    Bad `job.json`:
+
+        {"model_class": "SamModel"}
+
+    Good `ds.json` with `--context job.json`:
+
+        {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}
+    Good `job.json`:
+
+        {"model_class": "SamModel"}
+    """
+    asked = [key for key in _BUCKETS if config.get("zero_optimization", key) == "auto"]
+    if not asked or not config.fills_auto:
+        return
+    name = config.context.model_class or ""
+    absent: dict[str, str] = table("arguments")["no_hidden_size"]
+    family = max((family for family in absent if re.fullmatch(rf"{family}(Model|For\w+|With\w+)?", name)), key=len, default="")
+    if family and (absent[family] == "none" or config.context.trainer is False):
+        message = f'"auto", and the config of {name} has no hidden_size to fill it from'
+        yield hit(config, ("zero_optimization", asked[0]), message, fix=Fix({f"zero_optimization.{asked[0]}": 5 * 10**8}))
