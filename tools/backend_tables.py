@@ -329,7 +329,13 @@ def _lookups(config: Any) -> Json:
 def arguments_table() -> Json:
     arguments = importlib.import_module("transformers").TrainingArguments
     rows = {f.name: None if f.default is dataclasses.MISSING else _plain(f.default) for f in dataclasses.fields(arguments) if f.init}
-    return {"version": importlib.metadata.version("transformers"), "arguments": rows, "layers": _layers(), "no_hidden_size": _no_hidden_size(), "choices": _choices()}
+    return {
+        "version": importlib.metadata.version("transformers"),
+        "arguments": rows,
+        "layers": _layers(),
+        "no_hidden_size": _no_hidden_size(),
+        "choices": _choices(),
+    }
 
 
 def _layers() -> dict[str, list[str]]:
@@ -374,7 +380,9 @@ def _no_hidden_size() -> dict[str, str]:
             config = mapping[name]()
         except Exception:  # a config that cannot be made without others
             continue
-        sizes = [any(hasattr(part, key) for key in ("hidden_size", "hidden_sizes")) for part in (config, getattr(config, "text_config", None))]
+        sizes = [
+            any(hasattr(part, key) for key in ("hidden_size", "hidden_sizes")) for part in (config, getattr(config, "text_config", None))
+        ]
         if not sizes[0]:
             found[type(config).__name__.removesuffix("Config")] = "text" if sizes[1] else "none"
     return dict(sorted(found.items()))

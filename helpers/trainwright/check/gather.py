@@ -16,6 +16,7 @@ from trainwright.check.subject import (
     Context,
     DeepSpeedConfig,
     Foreign,
+    FsdpBlock,
     Job,
     Megatron,
     Quantization,
@@ -309,7 +310,7 @@ class Draft:
         for name in ("deepspeed", "deepspeed_config", "fsdp_config"):
             loaded = self.gatherer.follow(arguments.get(name), origin, folder)
             if loaded is not None and name == "fsdp_config":
-                self._fsdp_block(loaded.document, (), loaded.values)
+                self._fsdp_block(loaded.document, (), loaded.values, "transformers")
             elif loaded is not None:
                 self.add(loaded, 1, reader, folder)
         self._model_beside(arguments.get("model_name_or_path"), folder)
@@ -340,7 +341,7 @@ class Draft:
             self.know("training_args", values, document.path)
             self.subjects.append(TrainingArguments(values, self.context, document))
         elif dialect == "fsdp-config":
-            self._fsdp_block(document, (), values)
+            self._fsdp_block(document, (), values, "transformers")
             return
         else:
             self.subjects.append(Foreign(document, dialect, self.context))
@@ -352,12 +353,14 @@ class Draft:
             elif isinstance(value, dict) and kind == "deepspeed":
                 self.subjects.append(DeepSpeedConfig(document, value, self.context, "transformers", path))
             elif isinstance(value, dict):
-                self._fsdp_block(document, path, value)
+                self._fsdp_block(document, path, value, dialect)
 
-    def _fsdp_block(self, document: Document | None, path: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+    def _fsdp_block(self, document: Document | None, path: tuple[Any, ...], values: Mapping[str, Any], dialect: str) -> None:
         if document is not None:
-            given = {**self.context.training_args, "fsdp_config": values}
-            self.subjects.append(TrainingArguments(given, self.context, document, path))
+            reader = dialect if dialect in ("axolotl", "verl") else "transformers"
+            names = {str(key).removeprefix("fsdp_"): str(key) for key in values}
+            plain = {name: values[key] for key in values if (name := str(key).removeprefix("fsdp_")) in names}
+            self.subjects.append(FsdpBlock(document, plain, names, self.context, path, reader))
 
 
 def command_of_context(context: Context) -> Command | None:

@@ -219,6 +219,37 @@ class TrainingArguments:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FsdpBlock:
+    """An FSDP block that is not Accelerate's own; `prefix` is its place in the document.
+
+    `reader` is "transformers" (`fsdp_config` of the Trainer, a file of its own, LLaMA-Factory), "axolotl" or "verl". Keys are read with
+    and without "fsdp_" before them: `values` has them without, `names` as they are written.
+    """
+
+    document: Document
+    values: Mapping[str, Any]
+    names: Mapping[str, str]
+    context: Context
+    prefix: KeyPath = ()
+    reader: str = "transformers"
+
+    @property
+    def version(self) -> int | None:
+        """1 or 2; each reader has another default. None where it is neither."""
+        given = self.values.get("version")
+        if given is None:
+            given = self.document.get("fsdp_version") if self.reader == "axolotl" else None
+        given = given if given is not None else 1 if self.reader == "axolotl" or self.context.older("transformers", "5.10") else 2
+        return int(given) if str(given) in ("1", "2") else None
+
+    def key(self, name: str) -> str:
+        return ".".join(map(str, (*self.prefix, self.names.get(name, name))))
+
+    def at(self, name: str) -> Location:
+        return self.document.at(*self.prefix, self.names.get(name, name))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Megatron:
     """Arguments of Megatron-LM, by name without dashes ("tensor-model-parallel-size" is tensor_model_parallel_size)."""
 

@@ -212,7 +212,7 @@ def fsdp_against_trainer(config: AccelerateConfig) -> Iterator[Hit]:
             config, "distributed_type", "FSDP with --deepspeed in the arguments: the Trainer takes one of them", fails_at="engine start"
         )
     optimizer = str(given.get("optim") or context.optimizer or "").lower()
-    if _of_bitsandbytes(optimizer) and (config.file.version == 2 or config.true("fsdp_offload_params")):
+    if of_bitsandbytes(optimizer) and (config.file.version == 2 or config.true("fsdp_offload_params")):
         why = "FSDP2" if config.file.version == 2 else "FSDP with offload"
         yield hit(config, "fsdp_version", f"{optimizer} does not work under {why}", fails_at="first step")
 
@@ -224,7 +224,7 @@ def _gathers_again(config: AccelerateConfig) -> bool:
     return config.true("fsdp_reshard_after_forward")
 
 
-def _of_bitsandbytes(optimizer: str) -> bool:
+def of_bitsandbytes(optimizer: str) -> bool:
     """8-bit optimizers, which Transformers calls adamw_8bit and adamw_bnb_8bit; torchao's (adamw_torch_8bit) shard."""
     return "8bit" in optimizer and not any(word in optimizer for word in ("torch_8bit", "torchao", "4bit"))
 
