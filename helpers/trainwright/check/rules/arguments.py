@@ -68,21 +68,31 @@ def arguments_refused_together(config: TrainingArguments) -> Iterator[Hit]:
     yield from _best_model(config)
     if number(config, "dataloader_prefetch_factor") is not None and (number(config, "dataloader_num_workers") or 0) == 0:
         yield hit(config, "dataloader_prefetch_factor", "needs dataloader_num_workers above 0")
+    warmup, scheduler = number(config, "warmup_steps"), config.values.get("lr_scheduler_type")
+    if warmup is not None and warmup < 0:
+        yield hit(config, "warmup_steps", f"{warmup} is below 0", fix=Fix({"warmup_steps": 0}))
+    if scheduler in ("reduce_lr_on_plateau", "greedy") and _evaluates_by(config) == "no":
+        yield hit(config, "lr_scheduler_type", f"{scheduler} needs an eval_strategy", fix=Fix({"eval_strategy": "epoch"}))
+
+
+def _evaluates_by(config: TrainingArguments) -> str:
+    asked = config.values.get("eval_strategy", config.values.get("evaluation_strategy"))
+    return "no" if asked in (None, False) else str(asked).lower()
 
 
 def _best_model(config: TrainingArguments) -> Iterator[Hit]:
     save = str(config.values.get("save_strategy", "steps")).lower()
-    asked = config.values.get("eval_strategy", config.values.get("evaluation_strategy"))
     if not on(config, "load_best_model_at_end") or save == "best":
         return
-    evaluate = "no" if asked in (None, False) else str(asked).lower()
+    evaluate = _evaluates_by(config)
     if save != evaluate:
         message = f"saves by {save} and evaluates by {evaluate}: load_best_model_at_end needs one strategy"
         yield hit(config, "load_best_model_at_end", message, fix=Fix({"eval_strategy": save}))
         return
     every = number(config, "save_steps") or 500
     between = number(config, "eval_steps") or number(config, "logging_steps") or 500
-    if save == "steps" and every >= 1 and between >= 1 and every % between:
+    mixed = (every < 1) != (between < 1)
+    if save == "steps" and (mixed or (every >= 1 and every % between)):
         yield hit(config, "save_steps", f"{every} is no multiple of eval_steps {between}, which load_best_model_at_end needs")
 
 

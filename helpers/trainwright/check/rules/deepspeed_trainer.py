@@ -224,14 +224,16 @@ def auto_without_hidden_size(config: DeepSpeedConfig) -> Iterator[Hit]:
 
     Bad `ds.json` with `--context job.json`:
 
-        {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+        {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0,
+         "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
     Bad `job.json`:
 
         {"model_class": "SamModel"}
 
     Good `ds.json` with `--context job.json`:
 
-        {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}
+        {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0,
+         "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}
     Good `job.json`:
 
         {"model_class": "SamModel"}
