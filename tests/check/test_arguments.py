@@ -14,6 +14,7 @@ import pytest
 
 from trainwright.check.judge import judge
 from trainwright.check.subject import Context
+from trainwright.report import Severity
 
 CHOICES: dict[str, list[Any]] = {
     "fp16": [True, False],
@@ -59,7 +60,7 @@ def drawn(count: int) -> list[dict[str, Any]]:
 def refused(values: dict[str, Any], path: Path) -> list[str]:
     path.write_text(json.dumps(values))
     report = judge([str(path)], Context())
-    return [f.message for f in report.findings if f.rule.startswith("TRN") and f.severity.value != "info"]
+    return [f.message for f in report.findings if f.rule.startswith("TRN") and f.severity is not Severity.INFO]
 
 
 @pytest.mark.long
