@@ -217,7 +217,7 @@ class Draft:
         file: AccelerateFile = accelerate_file(document)
         launch = merge(file, typed, where, unread)
         self._words_of_context()
-        deepspeed, missing = None, ""
+        deepspeed, missing, no_json = None, "", ""
         target = launch.arguments.get("deepspeed_config_file")
         if launch.kind == "deepspeed" and isinstance(target, str) and target and target != "none":
             loaded = self.gatherer.follow(target, document.path, folder)
@@ -227,7 +227,8 @@ class Draft:
                 deepspeed = self.deepspeed(loaded, "accelerate", launch)
             else:
                 self.add(loaded, depth + 1, "accelerate", folder)
-        self.subjects.append(AccelerateConfig(file, self.context, launch, deepspeed, missing))
+                no_json = "YAML" if loaded.document is not None and loaded.document.dialect == "yaml" and not loaded.mark else ""
+        self.subjects.append(AccelerateConfig(file, self.context, launch, deepspeed, missing, no_json))
 
     def _words_of_context(self) -> None:
         """The command line that `--context` gives as "cli", once."""

@@ -102,6 +102,7 @@ class AccelerateConfig:
     launch: Launch
     deepspeed: DeepSpeedConfig | None = None
     missing: str = ""  # a deepspeed_config_file that is not there
+    no_json: str = ""  # what a deepspeed_config_file is that is no JSON
 
     @property
     def document(self) -> Document:
