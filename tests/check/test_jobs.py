@@ -278,3 +278,14 @@ def test_no_content_is_a_fault_of_ours(value: Any) -> None:
         draft.add(document, 0)
         for subject in draft.subjects:
             assert all(finding.to_json() and finding.to_text() for finding in findings_of(subject))
+
+
+def test_files_that_refer_to_each_other_are_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for one, other in (("a.yaml", "b.yaml"), ("b.yaml", "a.yaml")):
+        Path(one).write_text(f"distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  deepspeed_config_file: {other}\n")
+    from trainwright.check.judge import judge
+    from trainwright.check.subject import Context
+
+    told = judge(["a.yaml", "b.yaml"], Context()).findings
+    assert {(f.rule, f.where.path) for f in told if f.rule == "ACC022" and f.where} == {("ACC022", "a.yaml"), ("ACC022", "b.yaml")}

@@ -58,7 +58,8 @@ class Gatherer:
     def __init__(self, context: Context, report: Report, forced: str = "", together: bool = False) -> None:
         self.context, self.report, self.forced, self.together = context, report, forced, together
         self.loaded: dict[str, files.Loaded] = {}
-        self.used: set[str] = set()  # files that another one refers to: judged there
+        self.used: dict[str, set[str]] = {}  # a file that others refer to, and is judged there -> the roots of those
+        self.root = ""
         self.found = Gathered()
 
     def load(self, path: str, named: bool = True) -> files.Loaded:
@@ -79,8 +80,12 @@ class Gatherer:
                 self._row(loaded)
         drafts = list(self._lines(line))
         drafts += [self._all(roots)] if self.together else [self._root(loaded) for loaded in roots]
-        for draft in drafts:
-            if draft is not None and (draft.root is None or os.path.realpath(draft.root.path) not in self.used):
+        dropped: set[str] = set()
+        for draft in filter(None, drafts):
+            place = os.path.realpath(draft.root.path) if draft.root else ""
+            if self.used.get(place, set()) - dropped - {place}:  # of files that refer to each other one is kept
+                dropped.add(place)
+            else:
                 self.found.jobs.append(draft.finish())
         return self.found
 
@@ -110,7 +115,7 @@ class Gatherer:
         return self.found.rows.setdefault(loaded.path, row)
 
     def _root(self, loaded: files.Loaded) -> Draft | None:
-        draft = Draft(self, loaded, self.context)
+        draft, self.root = Draft(self, loaded, self.context), os.path.realpath(loaded.path)
         if loaded.dialect in NOT_JUDGED:
             self.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
         draft.add(loaded, 0)
@@ -137,7 +142,7 @@ class Gatherer:
         if not exact:
             self.report.infer("file", path, f"{referrer} says {target}, which is not in the current folder")
         loaded = self.load(path, named=False)
-        self.used.add(os.path.realpath(path))
+        self.used.setdefault(os.path.realpath(path), set()).add(self.root)
         self._row(loaded)
         return loaded
 
