@@ -289,3 +289,19 @@ def test_files_that_refer_to_each_other_are_judged_once(tmp_path: Path, monkeypa
 
     told = judge(["a.yaml", "b.yaml"], Context()).findings
     assert {(f.rule, f.where.path) for f in told if f.rule == "ACC022" and f.where} == {("ACC022", "a.yaml"), ("ACC022", "b.yaml")}
+
+
+def test_a_folder_is_not_refused_for_what_is_no_config(tmp_path: Path) -> None:
+    from trainwright.check.judge import judge
+
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "old.py").write_text("print 'x'\n")
+    (tmp_path / "broken.yaml").write_text("distributed_type: MULTI_GPU\n num_processes: 2\n")
+    report = judge([str(tmp_path)], Context())
+    assert [f.rule for f in report.findings] == ["DOC001"] and report.exit is Exit.USAGE
+    assert judge([str(tmp_path / "list.json")], Context()).exit is Exit.USAGE
+
+
+def test_an_axolotl_file_with_a_model_type_is_no_model() -> None:
+    text = "base_model: x\nmodel_type: LlamaForCausalLM\ndatasets: []\nfsdp_config:\n  fsdp_version: 2\n"
+    assert dialect_of(parse(text, "a.yaml", "yaml")) == "axolotl"

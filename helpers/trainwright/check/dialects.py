@@ -46,9 +46,18 @@ _FSDP_KEYS = (
     "auto_wrap_policy",
     "state_dict_type",
 )
+# What only a config of a backend says: a text with one of these that its parser refuses is worth telling.
+_BACKEND_WORDS = re.compile(
+    r"zero_optimization|train_micro_batch_size_per_gpu|distributed_type|fsdp_config|deepspeed_config|per_device_train_batch_size|"
+    r"tensor_model_parallel_size|compute_environment|import\s+(?:torch|accelerate|deepspeed)|from\s+(?:torch|accelerate|deepspeed)\b"
+)
 _QUANTIZATION = ("load_in_", "bnb_", "llm_int8_", "quant_", "torch_dtype")
 _DEEPSPEED_SIGNS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_SIGNS = ("per_device_train_batch_size", "output_dir", "num_train_epochs", "per_device_eval_batch_size")
+
+
+def speaks_of_backends(text: str) -> bool:
+    return _BACKEND_WORDS.search(text) is not None
 
 
 def dialect_of(document: Document) -> str:
@@ -58,8 +67,8 @@ def dialect_of(document: Document) -> str:
         return "sagemaker"
     if "distributed_type" in keys or "compute_environment" in keys:
         return "accelerate"
-    if "model_type" in keys or ("architectures" in keys and "zero_optimization" not in keys):
-        return "model"
+    if "base_model" not in keys and ("model_type" in keys or ("architectures" in keys and "zero_optimization" not in keys)):
+        return "model"  # axolotl has a model_type of its own
     for name, rows in _SIGNS:
         if any(keys >= set(row) for row in rows) and not (name == "nanotron" and document.dialect == "toml"):
             return name

@@ -135,11 +135,11 @@ def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
         try:
             value, _ = hjson.loads(text)
         except (RecursionError, ValueError):
-            return Loaded(path, "unreadable", problem=problem)
+            return Loaded(path, "unreadable", text=text, problem=problem)
         stand_in = Document(path, "{}", "json", value)
         if isinstance(value, dict) and len(str(value)) < MAX_NODES * 10 and dialect_of(stand_in) == "deepspeed":
             return Loaded(path, "deepspeed", stand_in, text=text, problem=problem, values=value)
-    return Loaded(path, "unreadable", problem=problem)
+    return Loaded(path, "unreadable", text=text, problem=problem)
 
 
 def _source(path: str) -> Loaded:
@@ -154,7 +154,7 @@ def _source(path: str) -> Loaded:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         line = getattr(problem, "lineno", None)
         why = getattr(problem, "msg", None) or str(problem) or "nested too deep"
-        return Loaded(path, "unreadable", problem=DocumentError(f"is not Python 3 that parses: {why}", Location(path, line)))
+        return Loaded(path, "unreadable", text=text, problem=DocumentError(f"is not Python 3 that parses: {why}", Location(path, line)))
     return Loaded(path, "python", tree=tree, text=text)
 
 

@@ -75,6 +75,9 @@ class Gatherer:
         for path, by_name in files.named_files(words):
             loaded = self.load(path)
             loaded.named = by_name
+            if not by_name and loaded.dialect == "unreadable" and not dialects.speaks_of_backends(loaded.text):
+                self.report.skip(path, "it cannot be read, and nothing in it says that it is a config of a backend")
+                continue
             if by_name or loaded.dialect not in ("unknown", "model", "python"):
                 roots.append(loaded)
                 self._row(loaded)
