@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda", "xpu", "hpu", "tpu", "npu", "mps")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Context:
     """Facts that no config file holds; None (or empty) is unknown, and what needs it is then not judged.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.check.rules.accelerate_launch import hit
 from trainwright.check.subject import AccelerateConfig
 from trainwright.errors import UserError
-from trainwright.model import ModelSpec
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 from trainwright.units import format_bytes
+
+if TYPE_CHECKING:
+    from trainwright.model import ModelSpec
 
 _LENGTHS = ("max_seq_length", "max_length", "cutoff_len", "sequence_len", "model_max_length", "block_size")
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw", "adamw_hf")

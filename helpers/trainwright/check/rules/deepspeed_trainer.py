@@ -69,6 +69,8 @@ def number_the_trainer_contradicts(config: DeepSpeedConfig) -> Iterator[Hit]:
         if name in given and value not in (None, "auto") and value != given[name]:
             message = f"{shown(value)}, and {name} is {shown(given[name])}: the Trainer stops"
             yield hit(config, path, message, fix=Fix({".".join(path): "auto"}))
+    yield from _betas(config, given)
+    yield from _schedule(config, given)
     yield from _total(config, given)
     for block, names in (("fp16", ("fp16", "fp16_full_eval")), ("bf16", ("bf16", "bf16_full_eval"))):
         value = config.get(block, "enabled")
@@ -76,6 +78,23 @@ def number_the_trainer_contradicts(config: DeepSpeedConfig) -> Iterator[Hit]:
         if known and isinstance(value, bool) and value != any(known) and not (clash and clash.path.startswith(block)):
             message = f"{shown(value)}, and {names[0]} is {shown(any(known))}: the Trainer stops"
             yield hit(config, (block, "enabled"), message, fix=Fix({f"{block}.enabled": "auto"}))
+
+
+def _betas(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Iterator[Hit]:
+    value, wanted = config.get("optimizer", "params", "betas"), [given.get("adam_beta1"), given.get("adam_beta2")]
+    if isinstance(value, list) and None not in wanted and value != wanted:
+        message = f"{shown(value)}, and adam_beta1 and adam_beta2 are {shown(wanted)}: the Trainer stops"
+        yield hit(config, ("optimizer", "params", "betas"), message, fix=Fix({"optimizer.params.betas": "auto"}))
+
+
+def _schedule(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Iterator[Hit]:
+    """Steps that the Trainer works out: known only where the arguments say them in steps."""
+    for key, name in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
+        value, wanted = config.get("scheduler", "params", key), given.get(name)
+        known = type(wanted) is int and (wanted > 0 or (key == "warmup_num_steps" and wanted == 0 and not given.get("warmup_ratio")))
+        if type(value) is int and known and value != wanted:
+            message = f"{value}, and {name} is {wanted}: the Trainer stops"
+            yield hit(config, ("scheduler", "params", key), message, fix=Fix({f"scheduler.params.{key}": "auto"}))
 
 
 def _total(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Iterator[Hit]:
