@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from trainwright.check.files import load as file_of
 from trainwright.cli import main
 from trainwright.document import load
 from trainwright.report import CHECKED
@@ -111,6 +112,9 @@ def test_the_real_accelerate_agrees() -> None:
     """Where a case is said to stop Accelerate it does, at that stage; every other case gets past its launcher and plugin."""
     cases = [case for case in [*POSITIVE, *NEGATIVE] if "DOC001" not in str(said(case, "expect")) and "other-tool" not in case.name]
     cases = [case for case in cases if case.suffix == ".yaml" and case.name not in NOT_TOLD_BY_THE_ORACLE and not said(case, "context")]
+    cases = [
+        case for case in cases if file_of(str(case)).dialect in ("accelerate", "template", "unknown") and "load_in" not in case.read_text()
+    ]
     cases = [case for case in cases if "DEEPSPEED" not in case.read_text() and "SAGEMAKER" not in case.read_text()]
     lines = "".join(json.dumps({"accelerate": str(case)}) + "\n" for case in cases)
     argv = [sys.executable, str(Path(__file__).parent / "backend_oracle.py")]

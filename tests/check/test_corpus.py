@@ -66,10 +66,6 @@ def test_dialects(data: Path, tool: Any) -> None:
     }
 
 
-# "hf": false with "auto" batch sizes: DeepSpeed itself would stop at those before it comes to the reported bug.
-BOTH_ARE_TRUE = {"75.json"}
-
-
 def test_reported_bugs_are_found_and_nothing_else(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     covers = {code: {*rule.covers} for code, rule in load_all("check").items()}
     monkeypatch.chdir(data / "config-bugs")
@@ -89,6 +85,6 @@ def test_reported_bugs_are_found_and_nothing_else(data: Path, tmp_path: Path, mo
             missing[row["file"]] = expected - found
         worst = ("error",) if expected else ("error", "warning")
         extra = [f["rule"] for f in findings if f["severity"] in worst and not covers[f["rule"]] & expected]
-        if extra and row["file"] not in BOTH_ARE_TRUE:
+        if extra:
             unexpected[row["file"]] = extra
     assert len(rows) > 60 and not missing and not unexpected

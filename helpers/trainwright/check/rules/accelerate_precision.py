@@ -243,13 +243,14 @@ def setting_the_device_refuses(config: AccelerateConfig) -> Iterator[Hit]:
     fails_at="first step",
     checked="source",
     source="accelerate-1.15.0-accelerator",
-    covers=("MEG-CP-DEFAULT", "MEG-DIV", "MEG-RECOMPUTE"),
+    covers=("MEG-CP-DEFAULT", "MEG-DIV", "MEG-RECOMPUTE", "MEG-SCHED"),
 )
 def megatron_plugin_pitfall(config: AccelerateConfig) -> Iterator[Hit]:
     """Megatron-LM through Accelerate: sizes that do not divide the ranks, and defaults that nobody expects.
 
     From Accelerate 1.13 on a missing `megatron_lm_context_parallel_size` is 2, and full recomputation is on. Tensor x pipeline x context
     sizes have to divide the ranks. Selective recomputation meets the method uniform, which is filled in, and is refused.
+    Megatron has an Adam and an SGD: another optimizer of the code's stops at prepare().
 
     Bad `accelerate.yaml`:
 
@@ -285,6 +286,9 @@ def megatron_plugin_pitfall(config: AccelerateConfig) -> Iterator[Hit]:
     if config.value("megatron_lm_recompute_granularity") == "selective" and config.value("megatron_lm_recompute_method") is None and recent:
         message = "selective: the method uniform is filled in, and Megatron refuses the two together"
         yield hit(config, "megatron_lm_recompute_granularity", message)
+    optimizer = (config.context.optimizer or "").rpartition(".")[2]
+    if optimizer and not any(word in optimizer.lower() for word in ("adam", "sgd", "dummy")):
+        yield hit(config, "distributed_type", f"MEGATRON_LM with {optimizer}: Megatron has an Adam and an SGD alone")
 
 
 @rule(

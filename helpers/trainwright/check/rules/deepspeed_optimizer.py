@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trainwright.check.deepspeed_file import BATCH
 from trainwright.check.facts import table
 from trainwright.check.rules.deepspeed import hit
 from trainwright.check.rules.deepspeed_zero import device_of
@@ -290,15 +291,16 @@ def auto_that_nobody_fills(config: DeepSpeedConfig) -> Iterator[Hit]:
     if config.reader != "deepspeed":
         yield from _left_by_accelerate(config)
         return
+    # A file whose batch sizes are "auto" too starts nowhere as it stands: a program of the job's own has to fill it first.
+    severity = Severity.WARNING if "auto" in [config.get(key) for key in BATCH] else None
     if config.get("gradient_clipping") == "auto":
-        yield hit(
-            config, ("gradient_clipping",), '"auto" is a text to DeepSpeed: the first step stops', fix=Fix({"gradient_clipping": 1.0})
-        )
+        fix = Fix({"gradient_clipping": 1.0})
+        yield hit(config, ("gradient_clipping",), '"auto" is a text to DeepSpeed: the first step stops', fix=fix, severity=severity)
     for block in ("optimizer", "scheduler"):
         params = config.get(block, "params")
         for key in params if isinstance(params, dict) else ():
             if params[key] == "auto":
-                yield hit(config, (block, "params", key), '"auto" is filled by Accelerate and Transformers alone')
+                yield hit(config, (block, "params", key), '"auto" is filled by Accelerate and Transformers alone', severity=severity)
     for path in _dropped(config.values):
         more = {"severity": Severity.WARNING, "fails_at": "never"}
         yield hit(config, path, '"auto" is dropped: the default runs (bf16 and fp16 off, stage 0)', **more)
