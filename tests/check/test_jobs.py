@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from trainwright.check import files
 from trainwright.check.dialects import dialect_of
 from trainwright.check.facts import table
-from trainwright.check.flags import command_of, script_arguments, split
-from trainwright.check.gather import Draft, Gatherer, ranks_of
+from trainwright.check.flags import command_of, ranks_of, script_arguments, split
+from trainwright.check.gather import Draft, Gatherer
 from trainwright.check.judge import findings_of
 from trainwright.check.script import read_script
 from trainwright.check.subject import Context
@@ -305,3 +305,28 @@ def test_a_folder_is_not_refused_for_what_is_no_config(tmp_path: Path) -> None:
 def test_an_axolotl_file_with_a_model_type_is_no_model() -> None:
     text = "base_model: x\nmodel_type: LlamaForCausalLM\ndatasets: []\nfsdp_config:\n  fsdp_version: 2\n"
     assert dialect_of(parse(text, "a.yaml", "yaml")) == "axolotl"
+
+
+def test_arrays_and_texts_over_several_lines_are_words() -> None:
+    text = (
+        "#SBATCH --gres=gpu:a100:8\nA=(\n  --num-layers 30  # layers\n  # --hidden-size 1\n)\nA+=(--bf16)\n"
+        'B="\n  --seq-length 4096 \\\n  --fp16\n"\ntorchrun --nproc_per_node 8 pretrain.py ${A[@]} "${C[@]}" $B\n'
+    )
+    script = read_script("job.sh", text)
+    assert script.gpu_type == "a100" and script.gpus_per_node == 8
+    (command,) = script.commands
+    assert script_arguments(command.script_words) == {"num_layers": 30, "bf16": True, "seq_length": 4096, "fp16": True}
+
+
+def test_the_arguments_of_a_launch_line_stand_against_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainwright.check.judge import judge
+
+    monkeypatch.chdir(tmp_path)
+    block = "deepspeed_config:\n  gradient_accumulation_steps: 4\n  zero_stage: 2\n"
+    Path("a.yml").write_text(f"distributed_type: DEEPSPEED\nnum_processes: 7\nmixed_precision: fp16\n{block}")
+    Path("job.sh").write_text(
+        "accelerate launch --config_file ./a.yml train.py \\\n  --output_dir out --per_device_train_batch_size 4 \\\n"
+        "  --gradient_accumulation_steps 2 --learning_rate 5e-5\n"
+    )
+    told = judge(["job.sh"], Context()).findings
+    assert [(f.rule, f.path) for f in told if f.severity.name == "ERROR"] == [("ACC038", "deepspeed_config.gradient_accumulation_steps")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from trainwright.check.facts import table
-from trainwright.check.subject import Command
+from trainwright.check.subject import Command, Context
 from trainwright.report import Location
 
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "mpirun", "srun")
@@ -42,6 +43,9 @@ _ALONE = {
     "python": ("u", "O", "OO", "B", "E", "I", "s", "S", "v", "b", "q", "i"),
 }
 _COUNTS = {"nproc_per_node": "nproc", "nproc-per-node": "nproc", "nnodes": "nnodes", "num_gpus": "nproc", "num_nodes": "nnodes"}
+
+
+_WORDS_OF_ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}")  # any number of words, flags among them
 
 
 def split(line: str) -> list[str]:
@@ -171,7 +175,7 @@ def script_arguments(words: Sequence[str]) -> dict[str, Any]:
         key = name[2:].replace("-", "_")
         if has_value:
             found[key] = scalar(value)
-        elif index < len(words) and not _is_flag(words[index]):
+        elif index < len(words) and not _is_flag(words[index]) and not _WORDS_OF_ARRAY.fullmatch(words[index]):
             found[key] = scalar(words[index])
             index += 1
         else:
@@ -193,3 +197,34 @@ def scalar(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def command_of_context(context: Context) -> Command | None:
+    """The launch line that `--context` gives as "cli": whole, or from the launcher's flags on."""
+    words = list(context.cli)
+    if not words:
+        return None
+    return command_of(words if words[0].endswith(LAUNCHERS) else ["accelerate", "launch", *words], Location("--context"))
+
+
+def flags_of(context: Context) -> dict[str, Any]:
+    command = command_of_context(context)
+    return dict(command.typed) if command and command.launcher == "accelerate" else {}
+
+
+def ranks_of(command: Command) -> int | None:
+    """The ranks that a launch line asks for, where it says so in numbers."""
+    typed = command.typed
+    if command.launcher == "accelerate":
+        value = typed.get("num_processes")
+        return value if type(value) is int and value > 0 else None
+    processes, nodes = typed.get("nproc"), typed.get("nnodes", "1")
+    if (
+        isinstance(processes, str)
+        and processes.isdecimal()
+        and isinstance(nodes, str)
+        and nodes.isdecimal()
+        and len(processes + nodes) < 10
+    ):
+        return int(processes) * int(nodes) or None
+    return None

@@ -203,9 +203,9 @@ class Draft:
 
     def _document(self, loaded: files.Loaded, document: Document, depth: int, reader: str, folder: str) -> None:
         if loaded.dialect in ("accelerate", "sagemaker"):
-            command = command_of_context(self.context)
+            command = flags.command_of_context(self.context)
             words = command.script_words if command else ()
-            self.accelerate(document, flags_of(self.context), None, folder, depth, words)
+            self.accelerate(document, flags.flags_of(self.context), None, folder, depth, words)
         elif loaded.dialect == "deepspeed":
             self.deepspeed(loaded, reader)
         elif loaded.dialect == "quantization":
@@ -240,7 +240,7 @@ class Draft:
 
     def _words_of_context(self) -> None:
         """The command line that `--context` gives as "cli", once."""
-        command = command_of_context(self.context)
+        command = flags.command_of_context(self.context)
         if command is not None and command not in self.commands:
             self.commands.append(command)
 
@@ -281,7 +281,7 @@ class Draft:
         """One launch line: its config file, the arguments of its script, the script itself."""
         self.commands.append(command)
         origin = referrer or "--cli"
-        self.know("world_size", ranks_of(command), origin)
+        self.know("world_size", flags.ranks_of(command), origin)
         arguments = flags.script_arguments(command.script_words)
         self._script_arguments(command, arguments, origin, folder)
         source = self.gatherer.follow(command.script, origin, folder) if command.script.endswith(".py") else None
@@ -310,11 +310,11 @@ class Draft:
 
     def _script_arguments(self, command: Command, arguments: dict[str, Any], origin: str, folder: str) -> None:
         names = {*table("arguments")["arguments"]}
-        if len(names & {*arguments}) >= 2 or ("deepspeed" in arguments and "output_dir" in arguments):
+        if {"tensor_model_parallel_size", "pipeline_model_parallel_size"} & {*arguments}:
+            self.subjects.append(Megatron(arguments, self.context, None, command.where))
+        elif len(names & {*arguments}) >= 2 or ("deepspeed" in arguments and "output_dir" in arguments):
             self.know("training_args", arguments, f"flags of {command.script}")
             self.subjects.append(TrainingArguments(arguments, self.context, None, (), command.where))
-        elif "tensor_model_parallel_size" in arguments or "pipeline_model_parallel_size" in arguments:
-            self.subjects.append(Megatron(arguments, self.context, None, command.where))
         reader = "transformers" if names & {*arguments} - {"deepspeed"} else "deepspeed"
         for name in ("deepspeed", "deepspeed_config", "fsdp_config"):
             loaded = self.gatherer.follow(arguments.get(name), origin, folder)
@@ -370,37 +370,6 @@ class Draft:
             names = {str(key).removeprefix("fsdp_"): str(key) for key in values}
             plain = {name: values[key] for key in values if (name := str(key).removeprefix("fsdp_")) in names}
             self.subjects.append(FsdpBlock(document, plain, names, self.context, path, reader))
-
-
-def command_of_context(context: Context) -> Command | None:
-    """The launch line that `--context` gives as "cli": whole, or from the launcher's flags on."""
-    words = list(context.cli)
-    if not words:
-        return None
-    return flags.command_of(words if words[0].endswith(flags.LAUNCHERS) else ["accelerate", "launch", *words], Location("--context"))
-
-
-def flags_of(context: Context) -> dict[str, Any]:
-    command = command_of_context(context)
-    return dict(command.typed) if command and command.launcher == "accelerate" else {}
-
-
-def ranks_of(command: Command) -> int | None:
-    """The ranks that a launch line asks for, where it says so in numbers."""
-    typed = command.typed
-    if command.launcher == "accelerate":
-        value = typed.get("num_processes")
-        return value if type(value) is int and value > 0 else None
-    processes, nodes = typed.get("nproc"), typed.get("nnodes", "1")
-    if (
-        isinstance(processes, str)
-        and processes.isdecimal()
-        and isinstance(nodes, str)
-        and nodes.isdecimal()
-        and len(processes + nodes) < 10
-    ):
-        return int(processes) * int(nodes) or None
-    return None
 
 
 def _has_auto(values: Mapping[str, Any], depth: int = 0) -> bool:

@@ -12,8 +12,13 @@ from trainwright.report import Location
 
 ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".job", ".lsf")
 MAX_LINES = 20_000
+_LONGEST = 65_536  # of an array or a text over several lines
 _ASSIGN = re.compile(r"^(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
-_USE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_ARRAY = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?([A-Za-z_]\w*)(\+?)=\((.*?)\)\s*$", re.DOTALL)
+_OPENS = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?[A-Za-z_]\w*\+?=\([^)]*$")
+_TEXT_OPENS = re.compile(r"^\s*(?:export\s+|local\s+)?[A-Za-z_]\w*=\"[^\"]*$")
+_WHOLE = re.compile(r"\"(\$\{(\w+)\[@\]\})\"")
+_USE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::-([^}]*))?\}|\$(\w+)")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
 _COUNT = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(.*)$")
 
@@ -54,8 +59,17 @@ def read_script(path: str, text: str) -> Script:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Logical lines with the number of their first: continuations joined, here-documents left out."""
-    buffer, start, until = "", 0, ""
+    buffer, start, until, closes = "", 0, "", ""
     for number, line in enumerate(text.split("\n")[:MAX_LINES], start=1):
+        if closes:  # an array or a text over several lines: what it holds are words
+            buffer += " " + (line.split(" #")[0].rstrip().removesuffix("\\") if not line.lstrip().startswith("#") else "")
+            if closes in line or len(buffer) > _LONGEST:
+                yield start, buffer
+                buffer, start, closes = "", 0, ""
+            continue
+        if not buffer and (_OPENS.match(line) or _TEXT_OPENS.match(line)):
+            buffer, start, closes = line.rstrip().removesuffix("\\"), number, ")" if _OPENS.match(line) else '"'
+            continue
         if until:
             until = "" if line.strip() == until else until
             continue
@@ -92,6 +106,10 @@ def _parts(line: str) -> list[str]:
 
 
 def _part(script: Script, part: str, known: dict[str, str], where: Location) -> None:
+    if array := _ARRAY.match(part):
+        before = known.get(array[1], "") + " " if array[2] else ""
+        known[array[1]] = before + _fill(" ".join(array[3].split()), known)
+        return
     rest = part
     for word in ("if ", "then ", "do ", "else ", "time ", "exec "):
         rest = rest[len(word) :].lstrip() if rest.startswith(word) else rest
@@ -125,7 +143,8 @@ def _fill(text: str, known: dict[str, str]) -> str:
         found = known.get(name, match[2] if match[2] is not None else match[0])
         return found if len(found) < 4096 else match[0]
 
-    return _USE.sub(value, text)[:65536]
+    # "${A[@]}" is one word for each of its own
+    return _USE.sub(value, _WHOLE.sub(lambda match: match[1] if match[2] in known else match[0], text))[:65536]
 
 
 def _directive(script: Script, line: str) -> None:
