@@ -183,7 +183,7 @@ def device_against_setting(config: AccelerateConfig) -> Iterator[Hit]:
     """
     kind, precision, device = config.file.kind, str(config.value("mixed_precision")).lower(), config.context.device
     on_xpu = kind == "MULTI_XPU" or device == "xpu"
-    if on_xpu and str(config.context.xpu_backend).lower() in ("ccl", "oneccl") and config.context.since("accelerate", "1.13"):
+    if on_xpu and _of_bindings(config.context.xpu_backend) and config.context.since("accelerate", "1.13"):
         yield hit(config, "distributed_type", f"{kind} with the backend ccl: Accelerate knows xccl alone, and every rank trains by itself")
     state = config.value("fsdp_state_dict_type")
     if on_xpu and config.kind == "fsdp" and isinstance(state, str) and state.upper() == "FULL_STATE_DICT" != state:
@@ -191,6 +191,12 @@ def device_against_setting(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(config, "fsdp_state_dict_type", message, severity=Severity.INFO)
     if precision == "fp16":
         yield from _half(config, kind, device)
+
+
+def _of_bindings(backend: str | None) -> bool:
+    """Whether a collective backend is that of Intel's separate bindings (ccl, oneccl_bindings_for_pytorch), not torch's own xccl."""
+    name = (backend or "").lower()
+    return "ccl" in name and "xccl" not in name and "nccl" not in name
 
 
 def _half(config: AccelerateConfig, kind: str, device: str | None) -> Iterator[Hit]:
