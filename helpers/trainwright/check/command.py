@@ -41,16 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cli", metavar="LINE", default="", help='a launch line as typed: "accelerate launch --config_file F train.py"')
     parser.add_argument("--show-effective", action="store_true", help="what each key becomes, through which variable, and who reads it")
-    parser.add_argument("--together", action="store_true", help="judge all files as one job, also where none refers to another")
+    parser.add_argument("--together", action="store_true", help="judge all files as one job")
     parser.add_argument(
         "--dialect", choices=DIALECTS, default="", metavar="KIND", help="take every file for one of: " + ", ".join(DIALECTS)
     )
     facts = parser.add_argument_group("facts that no file holds")
-    facts.add_argument("--context", metavar="FILE", help="a YAML or JSON file of facts (references/check-context.md lists its keys)")
+    facts.add_argument("--context", metavar="FILE", help="a file of facts (keys: references/check-context.md)")
     facts.add_argument("--world-size", type=_ranks, metavar="N", help="ranks of the job, on all machines together")
     facts.add_argument("--gpus-per-node", type=_ranks, metavar="N", help="devices of one machine")
     facts.add_argument("--model", metavar="CONFIG", help="the model's Hugging Face config.json")
-    facts.add_argument("--hardware", metavar="NAME", help="what one device is: a100-80gb, h100-sxm ... (its memory is then judged too)")
+    facts.add_argument("--hardware", metavar="NAME", help="what one device is: a100-80gb, h100-sxm ...")
     facts.add_argument("--device", choices=DEVICES, help="what the job's machines compute on")
     for package in PACKAGES:
         more = " (else the one that the tables describe)" if package == PACKAGES[0] else ""
