@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import glob
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from trainwright.check import hjson
 from trainwright.check.dialects import dialect_of, template_mark
 from trainwright.check.script import Script, is_script, read_script
+from trainwright.check.source.parse import read_source
 from trainwright.document import MAX_NODES, MAX_TEXT, Document, DocumentError, parse, read_text
 from trainwright.document import dialect_of as parser_of
 from trainwright.errors import UserError
@@ -131,15 +131,7 @@ def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
 
 
 def _source(path: str) -> Loaded:
-    text = read_text(path, MAX_TEXT["yaml"])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in a user's text is not ours to tell
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        line = getattr(problem, "lineno", None)
-        why = getattr(problem, "msg", None) or str(problem) or "nested too deep"
-        return Loaded(path, "unreadable", problem=DocumentError(f"is not Python 3 that parses: {why}", Location(path, line)))
+    text, tree = read_source(path)
     return Loaded(path, "python", tree=tree, text=text)
 
 

@@ -47,7 +47,7 @@ def judge(paths: Sequence[str], context: Context, line: str = "", dialect: str =
     gathered = Gatherer(context, report, dialect).gather(paths, line)
     jobs = []
     for job, subjects in gathered.jobs:
-        for subject in [*subjects, job]:
+        for subject in [*subjects, job, *_programs(job, report)]:
             findings = [f for f in _findings(subject) if not _said(report.findings, f)]
             report.findings += findings
             for finding in findings:
@@ -59,11 +59,20 @@ def judge(paths: Sequence[str], context: Context, line: str = "", dialect: str =
     return report
 
 
+def _programs(job: Job, report: Report) -> list[Any]:
+    """The sources of a job within it, and what of them only running tells."""
+    if not (job.sources or job.context.call or job.context.ddp_kwargs or job.context.training_args):
+        return []
+    load_all("check", "source*")
+    from trainwright.check.source.program import programs
+
+    return programs(job, report)
+
+
 def _findings(subject: Any) -> list[Finding]:
     module = MODULES.get(type(subject))
-    if module is None:
-        return []
-    load_all("check", f"{module}*")
+    if module is not None:
+        load_all("check", f"{module}*")
     return check_all(subject)
 
 
