@@ -125,7 +125,9 @@ def _always(program: Program, call: Call) -> bool:
     """Whether a function reaches a call in every distributed run: no condition but of being distributed stands over it."""
     if call.place.handler or call.place.loops:
         return False
-    return all(_harmless(guard) for guard in call.place.guards) and not any(rank_sign(program.module, g.test) for g in call.place.guards)
+    return all(_harmless(guard) for guard in call.place.guards) and not any(
+        rank_sign(program.module, g.test, g.holds) for g in call.place.guards
+    )
 
 
 def _harmless(guard: Guard) -> bool:

@@ -13,7 +13,14 @@ from trainwright.check.source.values import Symbol
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
-_SETS = ("torch.cuda.set_device", "torch.xpu.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
+_SETS = (
+    "torch.cuda.set_device",
+    "torch.xpu.set_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+    "torch.accelerator.device_index",
+    "deepspeed.accelerator.get_accelerator().set_device",
+)
 _BY_OBJECT = ("barrier", "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list")
 
 
@@ -71,13 +78,13 @@ def device_set_after_init(program: Program) -> Iterator[Hit]:
         before = [call for call in same if call.order < init.order]
         if before or init.argument("device_id") is not None or backend_of(program, init) == "gloo":
             continue
-        if on_xpu(program) and after:
+        if on_xpu(program) and after and after[0].name != "torch.cuda.set_device":
             yield Hit(
                 "set_device() after init_process_group(): on XPU every rank binds device 0, and FSDP2 hangs", program.at(after[0].node)
             )
         elif on_xpu(program) and not sets and not _elsewhere(program):
             yield Hit("init_process_group() on XPU, and nothing sets the device first: every rank binds device 0", program.at(init.node))
-        elif after and after[0].name == "torch.cuda.set_device":
+        elif after and after[0].name == "torch.cuda.set_device" and not on_xpu(program):
             yield from _between(program, init, after[0])
 
 
@@ -225,7 +232,7 @@ def hard_coded_for_another_device(program: Program) -> Iterator[Hit]:
         if backend_of(program, call) in ("nccl", "cuda:nccl") and not _tested(program, call):
             message = f"backend nccl on {device}: there is none; leave it out, or {right}"
             yield Hit(message, program.at(call.node), "backend")
-    cuda = [call for call in program.calls if _is_cuda(program, call) and not _tested(program, call)]
+    cuda = [call for call in program.calls if _is_cuda(program, call) and not call.place.guards and not call.place.tried]
     if cuda:
         lines = sorted({call.node.lineno for call in cuda})
         more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else ""

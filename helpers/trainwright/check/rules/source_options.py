@@ -141,10 +141,11 @@ def option_without_effect(program: Program) -> Iterator[Hit]:
     options = program.options
     if options is None or not options.namespaces:
         return
-    for option in options.options:
-        if option.kind == "bool" and option.default is True and option.action == "store":
-            message = f"{option.dest}: type=bool takes any word for true, and the default is True: it cannot be switched off"
-            yield Hit(message, program.at(option.call.node), option.dest)
+    stuck = [o for o in options.options if o.kind == "bool" and o.default is True and o.action == "store"]
+    if stuck:
+        names = ", ".join(o.dest for o in stuck[:6]) + (" ..." if len(stuck) > 6 else "")
+        message = f"{names}: type=bool takes any word for true, and the default is True: it cannot be switched off"
+        yield Hit(message, program.at(stuck[0].call.node), stuck[0].dest, data={"options": [o.dest for o in stuck]})
     if _goes_out(program, options):
         return
     for option in options.options:

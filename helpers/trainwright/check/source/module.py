@@ -7,12 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from trainwright.check.source.values import UNKNOWN, Symbol, value_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LONGEST_CHAIN = 12
+_MOST_NODES = 150_000  # the largest training scripts known have a fifth of it
+_MOST_ITEMS = 500  # a longer display is data
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,12 @@ class Module:
     written: set[str] = field(default_factory=set)  # attribute names that are assigned
     texts: set[str] = field(default_factory=set)
     kinds: dict[str, str] = field(default_factory=dict)
+    stored: dict[int, ast.expr] = field(default_factory=dict)  # what a subscript (by its id) is set to
+    cut: bool = False  # too large to be taken apart whole
+    by_last: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
 
     def called(self, package: str, *names: str) -> list[Call]:
-        return [call for call in self.calls if call.of(package, *names)]
+        return [call for name in names for call in self.by_last.get(name, ()) if call.of(package, name)]
 
     def imports_any(self, *packages: str) -> bool:
         return any(name.split(".")[0] in packages or name in packages for name, _, _ in self.imports)
@@ -161,7 +167,8 @@ def dotted(node: ast.AST | None) -> str:
 def take_apart(tree: ast.Module) -> Module:
     """The module of a tree, however deep: one walk in the order of the text, without recursion."""
     module = Module(tree)
-    walk = list(_walk(tree))
+    walk = list(islice(_walk(tree), _MOST_NODES))
+    module.cut = len(walk) == _MOST_NODES
     calls = []
     for order, (node, place) in enumerate(walk):
         if isinstance(node, ast.Call):
@@ -170,6 +177,8 @@ def take_apart(tree: ast.Module) -> Module:
             _note(module, node, place, order)
     _kinds(module)
     module.calls = [Call(node, module.name_of(node.func), place, order) for order, node, place in calls]
+    for call in module.calls:
+        module.by_last[call.last].append(call)
     return module
 
 
@@ -210,7 +219,10 @@ def _children(node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
         inside_body = {id(part) for part in body}
         yield from ((part, place) for part in ast.iter_child_nodes(node) if id(part) not in inside_body)
         yield from _block(body, place)
-    else:
+    elif not (
+        isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict))
+        and len(getattr(node, "elts", ()) or getattr(node, "keys", ())) > _MOST_ITEMS
+    ):
         yield from ((part, place) for part in ast.iter_child_nodes(node))
 
 
@@ -296,6 +308,8 @@ def _target(module: Module, target: ast.expr, value: ast.expr | None) -> None:
                     module.parts[name].append((value, index))
     elif name := dotted(target):
         module.bindings[name].append(value)
+    elif isinstance(target, ast.Subscript) and value is not None:
+        module.stored[id(target)] = value
 
 
 def _kinds(module: Module) -> None:

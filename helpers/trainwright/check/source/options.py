@@ -140,8 +140,7 @@ def variables_read(module: Module) -> list[Variable]:
 
 def variables_set(module: Module) -> list[Variable]:
     """Variables that a source sets for itself: os.environ["NAME"] = value, and setdefault."""
-    given = {id(target): node.value for node in ast.walk(module.tree) if isinstance(node, ast.Assign) for target in node.targets}
-    found = [Variable(*item, False, module.value(given.get(id(item[1])))) for item in _items(module, ast.Store)]
+    found = [Variable(*item, False, module.value(module.stored.get(id(item[1])))) for item in _items(module, ast.Store)]
     for call in module.calls:
         if call.name in ("os.environ.setdefault", "os.putenv") and isinstance(name := module.value(call.argument("", 0)), str):
             found.append(Variable(name, call.node, call.place, call.order, False, module.value(call.argument("", 1))))

@@ -14,8 +14,6 @@ from trainwright.check.source.values import UNKNOWN, Symbol
 from trainwright.check.subject import AccelerateConfig, Command, Context, Job, Source
 from trainwright.report import Location, Report
 
-_LARGE = 250_000  # nodes beyond which a file is generated data, not a program
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -151,10 +149,9 @@ def programs(job: Job, report: Report) -> list[Program]:
     """The sources of a job taken apart; and one for the calls and arguments that `--context` tells, where it has no source."""
     found = []
     for source in job.sources:
-        if sum(1 for _ in zip(ast.walk(source.tree), range(_LARGE), strict=False)) == _LARGE:
-            report.skip(source.path, f"it has more than {_LARGE:,} nodes: that is data, not a program")
-            continue
         module = take_apart(source.tree)
+        if module.cut:
+            report.skip(source.path, "it is too large for a program, and was read in part")
         found.append(Program(source, job, module, options_of(module), report=report))
     if not found:
         stand_in = _stand_in(job)

@@ -38,38 +38,35 @@ _OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce",
 _OF_ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "save_fp16_model")
 
 
-def rank_sign(module: Module, test: ast.expr, depth: int = 0) -> int:
-    """+1 where a condition holds on one rank (or a few) alone, -1 where on the others, 0 where it is no such condition."""
+def rank_sign(module: Module, test: ast.expr, holds: bool = True, depth: int = 0) -> int:
+    """What a condition that holds (or does not) says of the rank: +1 it is one alone (or a few), -1 one of the others, 0 nothing."""
     if depth > 6:
         return 0
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return -rank_sign(module, test.operand, depth + 1)
+        return rank_sign(module, test.operand, not holds, depth + 1)
     if isinstance(test, ast.BoolOp):
-        return _of_several(module, test, depth)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _of_comparison(module, test)
-    return _of_name(module, test, depth)
+        signs = [rank_sign(module, part, holds, depth + 1) for part in test.values]
+        sign = next((found for found in signs if found), 0)
+        if isinstance(test.op, ast.And) is holds:
+            return sign
+        # One part is enough, so this tells ranks apart only where the rest says no more than that the run is distributed.
+        rest = [part for part, found in zip(test.values, signs, strict=True) if not found]
+        return sign if all(_of_being_distributed(part, not holds) for part in rest) else 0
+    sign = _of_comparison(module, test) if isinstance(test, ast.Compare) and len(test.ops) == 1 else _of_name(module, test, depth)
+    return sign if holds else -sign
 
 
-def _of_several(module: Module, test: ast.BoolOp, depth: int) -> int:
-    signs = [rank_sign(module, part, depth + 1) for part in test.values]
-    if isinstance(test.op, ast.And):
-        return next((sign for sign in signs if sign), 0)
-    rest = [part for part, sign in zip(test.values, signs, strict=True) if not sign]
-    # "not distributed or rank == 0" is the rank test of a distributed run.
-    if any(signs) and all(_says_alone(part) for part in rest):
-        return next(sign for sign in signs if sign)
-    return 0
-
-
-def _says_alone(test: ast.expr) -> bool:
+def _of_being_distributed(test: ast.expr, holds: bool) -> bool:
+    """Whether a condition holds (or not) in every distributed run."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return re.search(r"initialized|available|distributed|ddp|multi", ast.dump(test.operand)[:2000], re.IGNORECASE) is not None
+        return _of_being_distributed(test.operand, not holds)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         name = (dotted(test.left) or dotted(getattr(test.left, "func", None))).rpartition(".")[2]
-        other = test.comparators[0]
-        return (name in ("world_size", "num_processes", "get_world_size", "n_gpu") or _is_rank(test.left)) and _whole(other) in (1, -1)
-    return False
+        counts = name in ("world_size", "num_processes", "get_world_size", "n_gpu") or _is_rank(test.left)
+        several = isinstance(test.ops[0], (ast.Gt, ast.NotEq))
+        return counts and _whole(test.comparators[0]) in (1, -1) and several is holds
+    name = dotted(test) or dotted(getattr(test, "func", None))
+    return holds and re.search(r"initialized|available|distributed|ddp|multi_?gpu", name, re.IGNORECASE) is not None
 
 
 def _whole(node: ast.expr) -> int | None:
@@ -118,16 +115,16 @@ def _of_name(module: Module, test: ast.expr, depth: int) -> int:
         return 1
     if name and _RANK.match(last):
         return -1  # `if rank:`
-    signs = {rank_sign(module, value, depth + 1) for value in module.bindings.get(name, []) if value is not None}
+    signs = {rank_sign(module, value, True, depth + 1) for value in module.bindings.get(name, []) if value is not None}
     return next(iter(signs)) if len(signs) == 1 and None not in module.bindings.get(name, [None]) else 0
 
 
 def sign_of(module: Module, place: Place) -> tuple[int, ast.expr | None]:
     """On which ranks a place is reached, by the innermost condition that tells ranks apart, and that condition."""
     for guard in reversed(place.guards):
-        sign = rank_sign(module, guard.test)
+        sign = rank_sign(module, guard.test, guard.holds)
         if sign:
-            return (sign if guard.holds else -sign), guard.test
+            return sign, guard.test
     return 0, None
 
 
