@@ -206,7 +206,7 @@ def _is_sharded_model(program: Program, call: Call) -> bool:
     if any(id(value) in wraps for value in values):
         return not _offloads_locally(program)
     shards = [w for w in program.module.called("torch", "fully_shard") if w.node.args and dotted(w.node.args[0]) == owner]
-    return bool(shards)
+    return any(w.place.function is call.place.function and w.order < call.order for w in shards)
 
 
 def _offloads_locally(program: Program) -> bool:

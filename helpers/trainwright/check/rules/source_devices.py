@@ -135,9 +135,9 @@ def _elsewhere(program: Program) -> bool:
 def device_id_against_backend(program: Program) -> Iterator[Hit]:
     """A device_id of init_process_group() that its backend cannot use.
 
-    It has to be one accelerator with an index ("cpu" and a device without an index stop). With a backend for several devices
-    ("xpu:xccl,cpu:gloo") it leaves only the one of that device, so that collectives on the CPU, as asynchronous checkpoints make them,
-    fail. With xccl, which cannot split a group, a mesh of two or more dimensions stops ("No backend for the parent process group or its
+    It has to be one accelerator with an index ("cpu" and a device without an index stop). On XPU, with a backend for both devices
+    ("xpu:xccl,cpu:gloo"), it leaves only the one of that device, so that collectives on the CPU, as asynchronous checkpoints make
+    them, fail. With xccl, which cannot split a group, a mesh of two or more dimensions stops ("No backend for the parent process group or its
     backend does not support splitting"); alone it is a warning there: DataLoader workers have hung with it.
 
     Bad `train.py`:
@@ -167,7 +167,7 @@ def device_id_against_backend(program: Program) -> Iterator[Hit]:
             yield Hit(f'device_id "{named}" has no index: init_process_group() stops', program.at(device), "device_id")
         elif isinstance(program.value(device), str):
             yield Hit("device_id is text: it has to be a torch.device or a number", program.at(device), "device_id")
-        elif "," in backend:
+        elif "," in backend and ("xccl" in backend or on_xpu(program)):
             yield Hit(
                 f"device_id with backend {backend!r}: only the backend of that device is left",
                 program.at(device),
