@@ -75,9 +75,9 @@ def test_name_reads_as_what_is_allowed(code: str) -> None:
 
 def test_names_and_traps_are_told_once() -> None:
     names = [found.name for found in RULES.values()]
-    traps = [trap for found in RULES.values() for trap in found.covers]
-    assert len(set(names)) == len(names) and len(set(traps)) == len(traps)
-    assert all(re.fullmatch(r"[A-Z0-9]+(-[A-Z0-9]+)+", trap) for trap in traps)
+    traps = [(trap, found.subject) for found in RULES.values() for trap in found.covers]
+    assert len(set(names)) == len(names) and len(set(traps)) == len(traps), "the same trap may show in two kinds of subject"
+    assert all(re.fullmatch(r"[A-Z0-9]+(-[A-Z0-9.]+)+", trap) for trap, _ in traps)
 
 
 def test_sources_resolve() -> None:

@@ -153,9 +153,9 @@ def _reads(owner: str, function: ast.FunctionDef) -> Iterator[tuple[str, list[st
             named = ast.unparse(call.func)
             asks = named in ("os.environ.get", "parse_flag_from_env", "parse_choice_from_env", "os.getenv") and call.args
             if asks and (name := _name_of(call.args[0], prefixes)):
-                    default = ast.unparse(call.args[1]) if len(call.args) > 1 else ""
-                    wrapper = next((w for w in ("int", "float", "str_to_bool") if f"{w}({ast.unparse(call)}" in ast.unparse(scope)), "")
-                    yield name, [f"{owner}.{field}" if field else owner, default, *([wrapper] if wrapper else [])]
+                default = ast.unparse(call.args[1]) if len(call.args) > 1 else ""
+                wrapper = next((w for w in ("int", "float", "str_to_bool") if f"{w}({ast.unparse(call)}" in ast.unparse(scope)), "")
+                yield name, [f"{owner}.{field}" if field else owner, default, *([wrapper] if wrapper else [])]
 
 
 def _name_of(node: ast.expr, prefixes: dict[str, str]) -> str:
@@ -340,11 +340,13 @@ def _layers() -> dict[str, list[str]]:
         configs = "".join(other.read_text() for other in file.parent.glob("configuration_*.py"))
         if "sub_configs" in configs:
             continue  # a model of several models: any layer of any family may be in it
-        for cls in [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]:
-            family = cls.name.removesuffix("PreTrainedModel")
-            layers = next((s.value for s in cls.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "_no_split_modules"), None)
-            if family != cls.name and isinstance(layers, ast.List):
-                found[family] = [str(ast.literal_eval(item)) for item in layers.elts]
+        classes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+        said = [
+            s.value for cls in classes for s in cls.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "_no_split_modules"
+        ]
+        layers = {str(ast.literal_eval(item)) for value in said if isinstance(value, ast.List) for item in value.elts}
+        for cls in (cls for cls in classes if cls.name.endswith("PreTrainedModel")):
+            found[cls.name.removesuffix("PreTrainedModel")] = sorted(layers)
     return {family: layers for family, layers in found.items() if layers}
 
 

@@ -6,14 +6,12 @@ import argparse
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from trainwright.errors import Exit, UserError
-from trainwright.output import write_text
 from trainwright.report import Finding, Location, Report, Severity, printable
 from trainwright.version import VERSION
 
@@ -125,12 +123,29 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message.replace("\n", " "))[:500])
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for each argument, and asks shutil for the width each time, whose import costs more than the parsing."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_width())
+
+
+def _width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns[:6]) > 0:
+        return max(int(columns[:6]) - 2, 20)
+    try:
+        return max(os.get_terminal_size(sys.__stdout__.fileno()).columns - 2, 20)  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):
+        return 78
+
+
 def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=f"trainwright {command.name}",
         description=command.summary,
         epilog=f"{getattr(face, 'EXAMPLES', '').strip()}\n\n{EXIT_CODES}".strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     face.add_arguments(parser)
@@ -162,6 +177,11 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
     limit = options.limit if options.output == "-" else 0
     text = report.to_json(options.fail_on, limit) if options.format == "json" else report.to_text(limit, options.quiet)
     html = getattr(options, "html", None)
+    if options.output == "-" and not (html and report.page):
+        _show(text)
+        return
+    from trainwright.output import write_text
+
     if html and report.page:
         write_text(html, report.page)
     if options.output == "-":
@@ -192,6 +212,8 @@ def _drop(stream: TextIO) -> None:
 
 
 def _fault(command: Command, fault: Exception) -> int:
+    import traceback
+
     try:
         os.getcwd()
     except OSError:

@@ -51,27 +51,33 @@ def _add_row(rng: random.Random, config: dict[str, Any]) -> None:
     kind = rows.get(key, ["any"])[0].lstrip("?")
     if kind in ("{}", "dtype", "path"):
         return
-    right = {"bool": [True, False], "int": [1, 2, 64, 1e6], "float": [0.5, 1, 0.9], "str": ["x"], "list": [[]], "dict": [{}]}
+    right: dict[str, list[Any]] = {
+        "bool": [True, False],
+        "int": [1, 2, 64, 1e6],
+        "float": [0.5, 1, 0.9],
+        "str": ["x"],
+        "list": [[]],
+        "dict": [{}],
+    }
     values = right.get(kind.split("/")[0], ODD) if rng.random() < 0.85 else ODD
     block[key] = rng.choice(kind[1:].split("|")) if kind[:1] in "=#" and rng.random() < 0.7 else rng.choice(values)
 
 
 def _add_top(rng: random.Random, config: dict[str, Any]) -> None:
-    key, values = rng.choice(
-        [
-            ("gradient_clipping", [1.0, 0, "auto"]),
-            ("communication_data_type", ["fp16", "BF16", "fp64", None]),
-            ("gradient_allreduce_op", ["mean", "sum", "SUM", "max"]),
-            ("wall_clock_breakdown", [True, False, "false", 1]),
-            ("checkpoint", [{"tag_validation": t} for t in ("Warn", "strict", "FAIL")]),
-            ("torch_autocast", [{"enabled": True, "dtype": d} for d in ("bf16", "torch.bfloat16", "bf32")]),
-            ("steps_per_print", [10, "auto"]),
-            ("timers", [{"throughput": {"enabled": True}}, {"throughput": {"on": True}}]),
-            ("activation_checkpointing", [{"partition_activations": True}, {"partitioned_activations": True}]),
-            ("optimizer", [{"type": "AdamW", "params": {"lr": 1e-4}}, {"type": "OneBitAdam"}]),
-            ("no_such_key", [1]),
-        ]
-    )
+    choices: list[tuple[str, list[Any]]] = [
+        ("gradient_clipping", [1.0, 0, "auto"]),
+        ("communication_data_type", ["fp16", "BF16", "fp64", None]),
+        ("gradient_allreduce_op", ["mean", "sum", "SUM", "max"]),
+        ("wall_clock_breakdown", [True, False, "false", 1]),
+        ("checkpoint", [{"tag_validation": t} for t in ("Warn", "strict", "FAIL")]),
+        ("torch_autocast", [{"enabled": True, "dtype": d} for d in ("bf16", "torch.bfloat16", "bf32")]),
+        ("steps_per_print", [10, "auto"]),
+        ("timers", [{"throughput": {"enabled": True}}, {"throughput": {"on": True}}]),
+        ("activation_checkpointing", [{"partition_activations": True}, {"partitioned_activations": True}]),
+        ("optimizer", [{"type": "AdamW", "params": {"lr": 1e-4}}, {"type": "OneBitAdam"}]),
+        ("no_such_key", [1]),
+    ]
+    key, values = rng.choice(choices)
     config[key] = rng.choice(values)
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from trainwright.check.dialects import dialect_of
 from trainwright.check.judge import judge
-from trainwright.check.subject import Context, dialect_of
+from trainwright.check.subject import Context
 from trainwright.cli import main
 from trainwright.document import parse
 from trainwright.errors import Exit
@@ -53,10 +54,10 @@ def test_files_are_judged_one_by_one(tmp_path: Path, check: Check) -> None:
 
 def test_an_unreadable_file_does_not_keep_the_others_from_it(tmp_path: Path, check: Check) -> None:
     paths = write(tmp_path, a="a: [", b=BAD, c="a: 1\n\tb: 2")
-    code, envelope = check(*paths, str(tmp_path / "none.yaml"), str(tmp_path))
+    code, envelope = check(*paths, str(tmp_path / "none.yaml"))
     assert code == Exit.USAGE, "2 wins over 1"
-    assert [f["rule"] for f in envelope["findings"]].count("DOC001") == 4 and "ACC001" in {f["rule"] for f in envelope["findings"]}
-    assert [f["dialect"] for f in envelope["data"]["files"]] == ["unreadable", "accelerate", *["unreadable"] * 3]
+    assert [f["rule"] for f in envelope["findings"]].count("DOC001") == 3 and "ACC001" in {f["rule"] for f in envelope["findings"]}
+    assert [f["dialect"] for f in envelope["data"]["files"]] == ["unreadable", "accelerate", *["unreadable"] * 2]
 
 
 def test_never_failing_still_says_that_a_file_is_unreadable(tmp_path: Path, check: Check) -> None:
@@ -120,12 +121,34 @@ def test_dialects_are_told_by_keys_alone(dialect: str, text: str) -> None:
     assert dialect_of(parse(text, "x.yaml", "yaml")) == dialect
 
 
-def test_deepspeed_is_recognised_and_not_judged(tmp_path: Path, check: Check) -> None:
+def test_a_deepspeed_file_is_judged(tmp_path: Path, check: Check) -> None:
     path = tmp_path / "ds.json"
     path.write_text('{"train_batch_size": 8, "no_such_key": 1}')
     code, envelope = check(str(path))
-    assert code == Exit.OK and envelope["findings"] == [] and envelope["data"]["files"][0]["dialect"] == "deepspeed"
-    assert envelope["not_checked"] == [{"name": str(path), "reason": "a DeepSpeed config: there are no rules for it yet"}]
+    assert code == Exit.OK and envelope["data"]["files"][0]["dialect"] == "deepspeed"
+    assert [f["path"] for f in envelope["findings"] if f["rule"] == "DS008"] == ["no_such_key"]
+
+
+def test_a_folder_is_searched_and_what_is_no_config_is_left_out(tmp_path: Path, check: Check) -> None:
+    write(tmp_path, a=BAD, b="other: 1\n")
+    (tmp_path / ".hidden").mkdir()
+    write(tmp_path / ".hidden", c=BAD)
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "a.yaml")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    code, envelope = check(str(tmp_path))
+    assert code == Exit.FINDINGS
+    assert [Path(row["path"]).name for row in envelope["data"]["files"]] == ["a.yaml"]
+    assert check(f"{tmp_path}/*.yaml")[0] == Exit.FINDINGS
+
+
+def test_without_a_path_the_default_file_of_accelerate_is_judged(tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert check()[0] == Exit.USAGE
+    (tmp_path / "accelerate").mkdir()
+    (path,) = write(tmp_path / "accelerate", default_config=BAD)
+    code, envelope = check()
+    assert code == Exit.FINDINGS and envelope["data"]["files"][0]["path"] == path
+    assert {"ACC001", "ACC014"} <= {f["rule"] for f in envelope["findings"]}
 
 
 def test_what_needs_a_fact_that_is_not_given_is_told_once(tmp_path: Path, check: Check) -> None:
@@ -136,13 +159,20 @@ def test_what_needs_a_fact_that_is_not_given_is_told_once(tmp_path: Path, check:
     _, envelope = check(*paths, "--world-size", "4", "--model", model, "--device", "cuda")
     assert envelope["not_checked"] == []
     assert envelope["data"]["context"] == {"world_size": 4, "model": "llama-demo-19m", "device": "cuda"}
+    assert envelope["inferred"] == []
 
 
 def test_a_wrong_option_ends_with_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path,) = write(tmp_path, a=GOOD)
-    calls = [[], [path, "--world-size", "0"], [path, "--world-size", "-1"], [path, "--world-size", "²"], [path, "--world-size", "9" * 9999]]
+    calls = [
+        [path, "--cli", "ls"],
+        [path, "--world-size", "0"],
+        [path, "--world-size", "-1"],
+        [path, "--world-size", "²"],
+        [path, "--world-size", "9" * 9999],
+    ]
     calls += [
-        [path, "--device", "tpu"],
+        [path, "--device", "abacus"],
         [path, "--model", path],
         [path, "--model", str(tmp_path / "none.json")],
         [path, "--no-such-option"],

@@ -15,8 +15,7 @@ from trainwright.report import Report
 
 EXAMPLES = """examples:
   trainwright check accelerate.yaml --world-size 4 --model config.json --device cuda
-  trainwright check job.sbatch                       the files that it names are judged with it
-  trainwright check configs/ --format json --fail-on warning
+  trainwright check job.sbatch      the files that it names are judged with it
   trainwright check --cli "accelerate launch --config_file a.yaml train.py --bf16"
   trainwright check a.yaml --show-effective          what each key becomes, and who reads it"""
 DIALECTS = (
@@ -42,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cli", metavar="LINE", default="", help='a launch line as typed: "accelerate launch --config_file F train.py"')
     parser.add_argument("--show-effective", action="store_true", help="what each key becomes, through which variable, and who reads it")
-    parser.add_argument("--dialect", choices=DIALECTS, default="", help="take every file for a config of this kind")
+    parser.add_argument("--together", action="store_true", help="judge all files as one job, also where none refers to another")
+    parser.add_argument(
+        "--dialect", choices=DIALECTS, default="", metavar="KIND", help="take every file for one of: " + ", ".join(DIALECTS)
+    )
     facts = parser.add_argument_group("facts that no file holds")
     facts.add_argument("--context", metavar="FILE", help="a YAML or JSON file of facts (references/check-context.md lists its keys)")
     facts.add_argument("--world-size", type=_ranks, metavar="N", help="ranks of the job, on all machines together")
@@ -50,9 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     facts.add_argument("--model", metavar="CONFIG", help="the model's Hugging Face config.json")
     facts.add_argument("--device", choices=DEVICES, help="what the job's machines compute on")
     for package in PACKAGES:
-        facts.add_argument(
-            f"--{package}", metavar="VERSION", help=f"the job's release of {package} (else the one that the tables describe)"
-        )
+        more = " (else the one that the tables describe)" if package == PACKAGES[0] else ""
+        facts.add_argument(f"--{package}", metavar="V", help=f"the job's release of {package}{more}")
     facts.add_argument("--python", metavar="PATH", help="the job's interpreter: its installed releases are used")
 
 
@@ -66,11 +67,11 @@ def run(options: argparse.Namespace) -> Report:
             raise UserError("name a file: there is no default config file of Accelerate's here that `accelerate launch` would take")
         paths = [path]
         report.infer("file", path, "what `accelerate launch` takes where no --config_file is given")
-    judge(paths, context, options.cli, options.dialect, report)
+    judge(paths, context, options.cli, options.dialect, report, options.together)
     if options.show_effective:
         from trainwright.check.effective import show
 
-        show(report, paths, context, options.cli, options.dialect)
+        show(report, paths, context, options.cli, options.dialect, options.together)
     return report
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -87,6 +86,8 @@ def installed_versions(interpreter: str) -> dict[str, str]:
     )
     if not os.path.isfile(interpreter):
         raise UserError(f"--python {interpreter}: is no file; give the path of the job's python")
+    import subprocess
+
     argv = [interpreter, "-I", "-c", code]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)

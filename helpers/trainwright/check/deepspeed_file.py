@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from trainwright.check.facts import table
@@ -26,7 +25,7 @@ ALSO_READ = ("sequence_parallel_size", "allgather_size", "msamp", "moe", "eval_b
 COMMENT = ("_", "//", "#", "$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem:
     """Something at which DeepSpeedConfig stops: `kind` is what the rules sort by; `instead` a value that would do, None unknown."""
 
@@ -147,7 +146,7 @@ def _wrong(kind: str, value: Any) -> tuple[str, float | None]:
     if kind == "str":
         return ("" if isinstance(value, str) else f"is {_kind(value)}, not a text"), None
     if kind == "path":
-        return ("" if isinstance(value, (str, PurePath)) else f"is {_kind(value)}, not a path"), None
+        return ("" if isinstance(value, str) else f"is {_kind(value)}, not a path"), None
     if kind[:1] in "=#":
         return _choice(kind[0], kind[1:].split("|"), value), None
     if kind.startswith(("list", "dict")):
@@ -244,7 +243,9 @@ def stage_of(config: dict[str, Any]) -> int | None:
     value = zero.get("stage", 0) if isinstance(zero, dict) else 0
     if value == "auto":
         return 0
-    return int(float(str(value))) if not _choice("#", ["0", "1", "2", "3"], value) and str(value).strip() else None
+    if _choice("#", ["0", "1", "2", "3"], value) or not str(value).strip():
+        return None
+    return int(value) if isinstance(value, (int, float)) else int(str(value))
 
 
 def _zero_checks(given: dict[str, Any], path: KeyPath) -> Iterator[Problem]:
@@ -373,8 +374,8 @@ def batch_problem(config: dict[str, Any], world: int | None) -> Problem | None:
     if total is None and micro is None:
         return Problem("batch_none", (BATCH[1],), "and train_batch_size are both missing: one of them has to be given")
     for key, value in sizes.items():
-        if value is not None and value <= 0:
-            return Problem("batch", (key,), "has to be greater than 0")
+        if value is not None and not 0 < value < 10**15:  # nor is NaN
+            return Problem("batch", (key,), "has to be greater than 0, and a number that a batch can have")
     if total is None:
         return None
     return _triangle(total, micro, steps, world)
@@ -385,10 +386,7 @@ def _triangle(total: Any, micro: Any, steps: Any, world: int | None) -> Problem 
     ranks = f"{world} rank{'s' if world != 1 else ''}" if world else "any number of ranks"
     if world is None:
         return None if total % known == 0 else Problem("batch", (BATCH[0],), _product(total, micro, steps, ranks), None)
-    if micro is not None and steps is not None:
-        wrong = total != micro * steps * world
-    else:
-        wrong = total % (known * world) != 0
+    wrong = total != micro * steps * world if micro is not None and steps is not None else total % (known * world) != 0
     return Problem("batch", (BATCH[0],), _product(total, micro, steps, ranks), _nearest(total, known * world)) if wrong else None
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainwright.check import hjson
 from trainwright.check.dialects import dialect_of, template_mark
 from trainwright.check.script import Script, is_script, read_script
-from trainwright.check.source.parse import read_source
 from trainwright.document import MAX_NODES, MAX_TEXT, Document, DocumentError, parse, read_text
 from trainwright.document import dialect_of as parser_of
 from trainwright.errors import UserError
 from trainwright.report import Location
+
+if TYPE_CHECKING:
+    import ast
 
 MAX_FILES = 2000
 _CONFIGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".sbatch", ".slurm", ".pbs", ".py", ".hjson")
@@ -25,7 +24,7 @@ _ABOVE = 6  # how many folders above a file a path in it is looked for
 _JUDGED_AS_WHOLE = ("accelerate", "deepspeed", "sagemaker", "training-arguments", "fsdp-config", "unknown")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Loaded:
     """One file: its dialect, and what it holds. `problem` where it cannot be read; `hjson` where only DeepSpeed reads it."""
 
@@ -65,6 +64,8 @@ def _expand(words: Sequence[str]) -> Iterator[tuple[str, bool]]:
         if word != "-" and os.path.isdir(word):
             yield from ((path, False) for path in _walk(word))
         elif any(mark in word for mark in "*?[") and not os.path.lexists(word):
+            import glob
+
             found = sorted(path for path in glob.iglob(word, recursive=True) if os.path.isfile(path))
             yield from ((path, False) for path in found)
             if not found:
@@ -120,9 +121,11 @@ def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
     if mark := template_mark(text, kind):
         return Loaded(path, "template", text=text, mark=mark[0], problem=problem)
     if kind == "json":
+        from trainwright.check import hjson
+
         try:
             value, _ = hjson.loads(text)
-        except (hjson.HjsonError, RecursionError, ValueError):
+        except (RecursionError, ValueError):
             return Loaded(path, "unreadable", problem=problem)
         stand_in = Document(path, "{}", "json", value)
         if isinstance(value, dict) and len(str(value)) < MAX_NODES * 10 and dialect_of(stand_in) == "deepspeed":
@@ -131,6 +134,8 @@ def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
 
 
 def _source(path: str) -> Loaded:
+    from trainwright.check.source.parse import read_source
+
     text, tree = read_source(path)
     return Loaded(path, "python", tree=tree, text=text)
 

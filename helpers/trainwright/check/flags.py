@@ -57,7 +57,7 @@ def command_of(words: Sequence[str], where: Location | None = None) -> Command |
     for index, word in enumerate(words[:60]):
         name = word.rpartition("/")[2]
         if name == "accelerate":
-            after = [w for w in words[index + 1 :]]
+            after = list(words[index + 1 :])
             return _accelerate(after[1:], where) if after[:1] == ["launch"] else None
         if name == "accelerate-launch":
             return _accelerate(list(words[index + 1 :]), where)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.check import dialects, files, flags
 from trainwright.check.facts import table
@@ -29,6 +28,9 @@ from trainwright.emit.accelerate_file import AccelerateFile, accelerate_file
 from trainwright.errors import UserError
 from trainwright.report import Location, Report
 
+if TYPE_CHECKING:
+    import ast
+
 _DEPTH = 4  # script -> Accelerate file -> DeepSpeed file is what there is
 NOT_JUDGED = {
     "model": "a model's config.json: give it with --model beside the config that trains it",
@@ -43,7 +45,7 @@ NOT_JUDGED = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Gathered:
     """The jobs found, and one row for each file: whose it is and whether its rules were applied."""
 
@@ -54,8 +56,8 @@ class Gathered:
 class Gatherer:
     """Reads each file once, follows what it refers to, and puts what belongs together into one job."""
 
-    def __init__(self, context: Context, report: Report, forced: str = "") -> None:
-        self.context, self.report, self.forced = context, report, forced
+    def __init__(self, context: Context, report: Report, forced: str = "", together: bool = False) -> None:
+        self.context, self.report, self.forced, self.together = context, report, forced, together
         self.loaded: dict[str, files.Loaded] = {}
         self.used: set[str] = set()  # files that another one refers to: judged there
         self.found = Gathered()
@@ -75,12 +77,12 @@ class Gatherer:
             loaded.named = by_name
             if by_name or loaded.dialect not in ("unknown", "model", "python"):
                 roots.append(loaded)
-        drafts = [draft for draft in self._lines(line)] + [self._root(loaded) for loaded in roots]
+                self._row(loaded)
+        drafts = list(self._lines(line))
+        drafts += [self._all(roots)] if self.together else [self._root(loaded) for loaded in roots]
         for draft in drafts:
             if draft is not None and (draft.root is None or os.path.realpath(draft.root.path) not in self.used):
                 self.found.jobs.append(draft.finish())
-        for loaded in roots:
-            self._row(loaded)
         return self.found
 
     def _lines(self, line: str) -> Iterator[Draft | None]:
@@ -113,6 +115,18 @@ class Gatherer:
         if loaded.dialect in NOT_JUDGED:
             self.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
         draft.add(loaded, 0)
+        return draft
+
+    def _all(self, roots: Sequence[files.Loaded]) -> Draft:
+        """One job of all files: those that tell facts before those that are judged with them."""
+        draft = Draft(self, None, self.context)
+        order = ("model", "script", "training-arguments", "llama-factory", "axolotl")
+        for loaded in sorted(roots, key=lambda each: order.index(each.dialect) if each.dialect in order else len(order)):
+            if loaded.dialect == "model":
+                draft.model_file(loaded.path)
+            elif loaded.dialect in NOT_JUDGED:
+                self.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
+            draft.add(loaded, 0)
         return draft
 
     def follow(self, target: Any, referrer: str, folder: str) -> files.Loaded | None:
@@ -281,7 +295,7 @@ class Draft:
     def _accelerate_line(self, command: Command, origin: str, folder: str) -> None:
         target = command.typed.get("config_file")
         if target is None:
-            text, path = ("distributed_type: NO\n", "--cli")
+            _text, _path = ("distributed_type: NO\n", "--cli")
             target = files.default_accelerate_file()
             if target is None:
                 self.gatherer.report.skip("the launcher's defaults", f"{origin} names no config file, and there is no default one")
@@ -318,12 +332,15 @@ class Draft:
             return
         path = os.path.join(folder, name, "config.json")
         if len(name) < 1024 and "\0" not in name and os.path.isfile(path):
-            from trainwright.model import load_model
+            self.model_file(path)
 
-            try:
-                self.know("model", load_model(path), path)
-            except UserError as problem:
-                self.gatherer.report.skip(path, str(problem))
+    def model_file(self, path: str) -> None:
+        from trainwright.model import load_model
+
+        try:
+            self.know("model", load_model(path), path)
+        except UserError as problem:
+            self.gatherer.report.skip(path, str(problem))
 
     # --- other tools' files -------------------------------------------------------------------------------------------
 
@@ -386,7 +403,4 @@ def ranks_of(command: Command) -> int | None:
 
 
 def _has_auto(values: Mapping[str, Any], depth: int = 0) -> bool:
-    for value in values.values():
-        if value == "auto" or (depth < 4 and isinstance(value, dict) and _has_auto(value, depth + 1)):
-            return True
-    return False
+    return any(value == "auto" or (depth < 4 and isinstance(value, dict) and _has_auto(value, depth + 1)) for value in values.values())

@@ -37,18 +37,20 @@ MODULES: dict[type, str] = {
 }
 
 
-def judge(paths: Sequence[str], context: Context, line: str = "", dialect: str = "", report: Report | None = None) -> Report:
-    """The findings of all files, those that refer to each other judged as one job; `data` says what each file is.
+def judge(
+    paths: Sequence[str], context: Context, line: str = "", dialect: str = "", report: Report | None = None, together: bool = False
+) -> Report:
+    """The findings of all files, those that refer to each other (or, `together`, all of them) judged as one job.
 
-    `line` is a launch line as typed, `dialect` a name to take every file for. "-" is standard input. The exit is USAGE where a
-    file cannot be read, whatever else is found, and where nothing is a backend's config.
+    `data` says what each file is. `line` is a launch line as typed, `dialect` a name to take every file for. "-" is standard
+    input. The exit is USAGE where a file cannot be read, whatever else is found, and where nothing is a backend's config.
     """
     report = report or Report("check")
-    gathered = Gatherer(context, report, dialect).gather(paths, line)
+    gathered = Gatherer(context, report, dialect, together).gather(paths, line)
     jobs = []
     for job, subjects in gathered.jobs:
         for subject in [*subjects, job, *_programs(job, report)]:
-            findings = [f for f in _findings(subject) if not _said(report.findings, f)]
+            findings = [f for f in findings_of(subject) if not _said(report.findings, f)]
             report.findings += findings
             for finding in findings:
                 _count(gathered.rows, finding)
@@ -69,7 +71,8 @@ def _programs(job: Job, report: Report) -> list[Any]:
     return programs(job, report)
 
 
-def _findings(subject: Any) -> list[Finding]:
+def findings_of(subject: Any) -> list[Finding]:
+    """What the rules of a subject's kind find."""
     module = MODULES.get(type(subject))
     if module is not None:
         load_all("check", f"{module}*")

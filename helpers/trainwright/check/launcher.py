@@ -35,7 +35,7 @@ BESIDE_FILE = (
 AXES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stop:
     """A value at which the launcher or a worker's plugin stops; `kind` is what the rules sort by."""
 
@@ -46,7 +46,7 @@ class Stop:
     instead: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Launch:
     """The merged arguments, and what was typed on the command line (at `where`)."""
 
@@ -147,9 +147,8 @@ def _copy(file: AccelerateFile, arguments: dict[str, Any], typed: Mapping[str, A
             for setting in (s for s in file.settings if len(s.path) > 1 and s.path[0] == name):
                 if setting.flag not in typed:
                     arguments[setting.flag] = setting.value
-        elif name not in _APART and not isinstance(value, dict) and arguments.get(name) is None:
-            if not (name in keys()["blocks"] and value is None):
-                arguments[name] = value
+        elif name not in _APART and not isinstance(value, dict) and not (name in keys()["blocks"] and value is None):
+            arguments[name] = value if arguments.get(name) is None else arguments[name]
     if "dynamo_backend" in document and "dynamo_backend" not in typed and document["dynamo_backend"] != "NO":
         arguments["dynamo_backend"] = document["dynamo_backend"]
 
@@ -253,7 +252,8 @@ def _parallelism(arguments: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 def torchrun(launch: Launch) -> dict[str, str]:
     """What torchrun is told of ranks and machines; the launcher's own words."""
     arguments, machines = launch.arguments, launch.machines
-    if launch.kind in ("simple", "tpu", "sagemaker"):
+    by_deepspeed = launch.kind == "deepspeed" and machines > 1 and arguments["deepspeed_multinode_launcher"] != "standard"
+    if by_deepspeed or launch.kind in ("simple", "tpu", "sagemaker"):
         return {}
     port = arguments["main_process_port"] if arguments["main_process_port"] is not None else 29500
     count = arguments["num_processes"]
@@ -318,7 +318,7 @@ def _counts(launch: Launch) -> Iterator[Stop]:
         for argument in ("main_process_ip", "main_process_port"):
             if arguments[argument] is None:
                 yield Stop("address", argument, "is missing, and several machines need it", "launcher")
-    if isinstance(count, bool) or isinstance(count, (int, float, type(None))):
+    if isinstance(count, (bool, int, float, type(None))):
         return
     if (is_simple and machines <= 1) or (not is_simple and machines > 1) or arguments["use_cpu"]:
         yield Stop("count", "num_processes", "is no number, and the launcher calculates with it", "launcher")

@@ -18,7 +18,7 @@ _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
 _COUNT = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(.*)$")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Script:
     """What a job script says: its launch lines in order, the environment it sets, and the folder it goes to ("" for none)."""
 

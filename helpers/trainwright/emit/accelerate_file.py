@@ -7,7 +7,6 @@ FullyShardedDataParallelPlugin makes of those (utils/dataclasses.py). Keys and c
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -217,6 +216,8 @@ def nearest(word: Any, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     """The choice that `word` looks most like, whatever its case."""
     if len(str(word)) > LONGEST_WORD:
         return None
+    import difflib
+
     by_upper = {choice.upper(): choice for choice in choices}
     found = difflib.get_close_matches(str(word).upper(), by_upper, n=1, cutoff=cutoff)
     return by_upper[found[0]] if found else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwright.check.deepspeed_file import is_on
+from trainwright.check.deepspeed_file import is_on, problems
 from trainwright.check.facts import table
-from trainwright.check.launcher import BESIDE_FILE
+from trainwright.check.launcher import BESIDE_FILE, plugin_config
 from trainwright.check.rules.accelerate_launch import hit, set_to, stopped
 from trainwright.check.subject import AccelerateConfig
 from trainwright.emit.accelerate_file import nearest, shown
@@ -324,6 +324,21 @@ def deepspeed_on_several_machines(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(config, "deepspeed_multinode_launcher", message, fix=fix, fails_at="never")
 
 
+_ARGUMENTS = {
+    ("zero_optimization", "stage"): "zero_stage",
+    ("zero_optimization", "offload_optimizer", "device"): "offload_optimizer_device",
+    ("zero_optimization", "offload_param", "device"): "offload_param_device",
+}
+
+
+def _engine(config: AccelerateConfig) -> Iterator[Hit]:
+    """What DeepSpeedConfig refuses of the config that the plugin makes of the file's keys."""
+    for problem in problems(plugin_config(config.launch)):
+        argument = _ARGUMENTS.get(tuple(map(str, problem.path)), "")
+        if argument and not str(config.value(argument)).startswith("$"):
+            yield hit(config, argument, f"{shown(config.value(argument))} {problem.why}", fails_at="engine start")
+
+
 @rule(
     "ACC022",
     Severity.ERROR,
@@ -367,6 +382,8 @@ def deepspeed_plugin_stops(config: AccelerateConfig) -> Iterator[Hit]:
         message = f"{shown(config.missing)} is not in the current folder, and a path is looked up in the folder that the job starts in"
         yield hit(config, "deepspeed_config_file", message, severity=Severity.WARNING)
     yield from stopped(config, "msamp")
+    if not names_file(config):
+        yield from _engine(config)
     backend = config.value("fp8_backend")
     if str(config.value("mixed_precision")).lower() == "fp8" and isinstance(backend, str) and backend.upper() == "MSAMP" != backend:
         message = f"{backend}: only the upper-case word MSAMP enables MS-AMP with DeepSpeed"

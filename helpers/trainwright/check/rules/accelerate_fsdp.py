@@ -144,7 +144,7 @@ def _dead_under_v2(config: AccelerateConfig) -> Iterator[Hit]:
     "ACC006",
     Severity.ERROR,
     AccelerateConfig,
-    fails_at="engine start",
+    fails_at="first step",
     checked="run",
     source="accelerate-1.15.0-fsdp-plugin",
     covers=("FSDP-CLS-LIST", "FSDP-CLS-SPACE", "FSDP-CLS-NOPOLICY", "FSDP-CLS-WRONG", "FSDP-CLS-EMPTY", "FSDP-CLS-ABSENT"),

@@ -139,8 +139,8 @@ def machines_that_do_not_meet(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(config, "num_processes", message, fix=fix, severity=Severity.WARNING, fails_at="never")
     if config.document.get("rdzv_backend") not in (None, "static") and "rdzv_backend" not in config.launch.typed:
         message = f"{shown(config.document.get('rdzv_backend'))} is ignored: static is used, and each machine needs its own machine_rank"
-        more = {"severity": Severity.WARNING, "fails_at": "never"}
-        yield Hit(f"rdzv_backend {message}", config.document.at("rdzv_backend"), "rdzv_backend", **more)
+        where = config.document.at("rdzv_backend")
+        yield Hit(f"rdzv_backend {message}", where, "rdzv_backend", severity=Severity.WARNING, fails_at="never")
     elif config.context.same_file_on_every_node and "machine_rank" not in config.launch.typed:
         message = f"{config.value('machine_rank')} is the same on every machine that reads this file: give --machine_rank on each"
         yield hit(config, "machine_rank", message)
@@ -171,7 +171,7 @@ def _address(config: AccelerateConfig) -> Iterator[Hit]:
     covers=("ACC-GPUIDS-ONE", "ACC-GPUIDS-COUNT"),
 )
 def devices_against_ranks(config: AccelerateConfig) -> Iterator[Hit]:
-    """`gpu_ids` names another number of devices than the ranks of a machine.
+    """gpu_ids names another number of devices than the ranks of a machine.
 
     One id stops a MULTI_GPU launcher. Other counts are accepted: a rank's device is its number modulo the visible devices, so ranks
     share a GPU (NCCL: "Duplicate GPU detected"), or GPUs idle.
@@ -271,7 +271,7 @@ def block_of_another_kind(config: AccelerateConfig) -> Iterator[Hit]:
     covers=("ACC-MULTICPU-ONE",),
 )
 def one_process_for_many_cpus(config: AccelerateConfig) -> Iterator[Hit]:
-    """MULTI_CPU without an mpirun_hostfile: `accelerate launch` starts one plain process, whatever num_processes says.
+    """MULTI_CPU without an mpirun_hostfile: accelerate launch starts one plain process, whatever num_processes says.
 
     Without a word WORLD_SIZE stays unset, and one rank trains alone. Name `mpirun_config.mpirun_hostfile`, or start the ranks with
     torchrun, mpirun or `trainwright launch`, each of which sets their number itself.
@@ -306,7 +306,7 @@ def one_process_for_many_cpus(config: AccelerateConfig) -> Iterator[Hit]:
     covers=("ACC-SAGEMAKER",),
 )
 def sagemaker_file(config: AccelerateConfig) -> Iterator[Hit]:
-    """A file for Amazon SageMaker, which `accelerate launch` of 1.10 to 1.15 cannot start.
+    """A file for Amazon SageMaker, which accelerate launch of 1.10 to 1.15 cannot start.
 
     The launcher asks the config for `parallelism_config`, which SageMaker's does not have: AttributeError. Releases around 0.30
     stopped at a key that they added themselves ("unknown keys (['enable_cpu_affinity'])", "(['num_processes'])").
@@ -341,7 +341,7 @@ def sagemaker_file(config: AccelerateConfig) -> Iterator[Hit]:
     covers=("ACC-DEFAULT-FILE",),
 )
 def default_file_of_the_machine(config: AccelerateConfig) -> Iterator[Hit]:
-    """The file is the one that every `accelerate launch` on this machine takes when none is named.
+    """The file is the one that every accelerate launch on this machine takes when none is named.
 
     What one project answered to `accelerate config` turns FSDP or DeepSpeed on in every other. Name the file of the job with
     `--config_file`, and delete the default one. `path` in `--context` says where the file stands on the job's machine.
@@ -398,4 +398,5 @@ def argument_the_launcher_refuses(config: AccelerateConfig) -> Iterator[Hit]:
           dynamo_use_dynamic: true
     """
     if config.file.kind and config.document.get("compute_environment") in (None, "LOCAL_MACHINE"):
-        yield from stopped(config, "paradigm", "conversion", "count", "address", "fp8")
+        found = stopped(config, "paradigm", "conversion", "count", "address", "fp8")
+        yield from (hit for hit in found if hit.path != "num_processes")  # ACC007

@@ -123,9 +123,9 @@ def _ulysses(config: AccelerateConfig, size: int) -> Iterator[Hit]:
         yield hit(config, name, f"above 1 needs DeepSpeed 0.18.2, and the job has {context.versions['deepspeed']}")
     if stage_of(config) == 0:
         yield hit(config, "zero_stage", f"0 with sp_size {size}: the engine stops", fix=set_to(config, "zero_stage", 1))
-    heads = getattr(context.model, "heads", None)
-    if isinstance(heads, int) and heads % size:
-        yield hit(config, name, f"{size} does not divide the model's {heads} attention heads")
+    heads = {block.attention.num_heads for block in context.model.blocks if block.attention} if context.model else set()
+    for count in sorted(count for count in heads if count % size):
+        yield hit(config, name, f"{size} does not divide the model's {count} attention heads")
 
 
 @rule(

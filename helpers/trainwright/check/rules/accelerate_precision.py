@@ -78,8 +78,8 @@ def fp8_that_does_not_run(config: AccelerateConfig) -> Iterator[Hit]:
     if isinstance(override, str):
         fix = set_to(config, "fp8_override_linear_precision", [word.strip().lower() == "true" for word in override.split(",")][:3])
         yield hit(config, "fp8_override_linear_precision", f"{shown(override)} is a text, taken letter by letter", fix=fix)
-    hidden = getattr(config.context.model, "hidden", None)
-    if isinstance(hidden, int) and hidden % 16 and not config.true("fp8_pad_inner_dim"):
+    hidden = config.context.model.hidden_size if config.context.model else 0
+    if hidden % 16 and not config.true("fp8_pad_inner_dim"):
         yield hit(config, "fp8_pad_inner_dim", f"is off, and the model's width {hidden} is no multiple of 16", severity=Severity.WARNING)
 
 
@@ -95,8 +95,9 @@ def _backend(config: AccelerateConfig) -> Iterator[Hit]:
     elif name == "AO" and config.kind == "fsdp" and config.file.version == 2 and config.true("fsdp_cpu_ram_efficient_loading"):
         fix = set_to(config, "fsdp_cpu_ram_efficient_loading", False)
         yield hit(config, "fsdp_cpu_ram_efficient_loading", "is true (by default), and torchao under FSDP2 needs it false", fix=fix)
-    elif name == "AO" and config.kind == "fsdp" and config.file.version == 1 and config.written("fp8_enable_fsdp_float8_all_gather"):
-        if config.true("fp8_enable_fsdp_float8_all_gather"):
+    elif name == "AO" and config.kind == "fsdp" and config.file.version == 1:
+        asked = config.written("fp8_enable_fsdp_float8_all_gather") and config.true("fp8_enable_fsdp_float8_all_gather")
+        if asked:
             yield hit(config, "fp8_enable_fsdp_float8_all_gather", "needs FSDP2", fix=set_to(config, "fsdp_version", 2))
 
 

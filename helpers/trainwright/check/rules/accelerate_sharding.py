@@ -150,8 +150,8 @@ def fsdp_that_gains_little(config: AccelerateConfig) -> Iterator[Hit]:
 def fsdp_against_trainer(config: AccelerateConfig) -> Iterator[Hit]:
     """FSDP settings that the Trainer's arguments contradict.
 
-    `save_only_model` stops with SHARDED_STATE_DICT and with `load_best_model_at_end`; activation checkpointing is asked for once, by FSDP or
-    by `gradient_checkpointing`; `--deepspeed` beside FSDP stops; bitsandbytes' 8-bit optimizers fail under FSDP2 and under offload.
+    `save_only_model` stops with SHARDED_STATE_DICT and with `load_best_model_at_end`; checkpointing is asked for once, by FSDP
+    or by `gradient_checkpointing`; `--deepspeed` beside FSDP stops; bitsandbytes' 8-bit optimizers fail under FSDP2 and under offload.
     SHARDED_STATE_DICT leaves no whole model at the end (information; a warning where a run is resumed by Transformers before 4.34).
 
     Bad `accelerate.yaml` with `--context job.json`:

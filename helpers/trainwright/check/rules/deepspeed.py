@@ -126,7 +126,7 @@ def _nearest_fix(config: DeepSpeedConfig, path: tuple[Any, ...], block: str) -> 
     covers=("DS-BF16-LOSSSCALE", "DS-FP16-EXTRA"),
 )
 def foreign_key_in_precision_block(config: DeepSpeedConfig) -> Iterator[Hit]:
-    """A key that `bf16` or `fp16` does not have, such as loss scaling under bf16, stops DeepSpeed 0.17 and later.
+    """A key that bf16 or fp16 does not have, such as loss scaling under bf16, stops DeepSpeed 0.17 and later.
 
     bf16 has the exponent range of fp32 and no loss scale: its block takes `enabled`, `immediate_grad_update`, `check_grad_overflow`
     and two of master weights. `opt_level` belonged to apex. Before 0.17 such keys were ignored.
@@ -305,7 +305,7 @@ def batch_sizes_disagree(config: DeepSpeedConfig) -> Iterator[Hit]:
         if not missing and sizes[BATCH[0]] is None and sizes[BATCH[1]] is None:
             sizes[BATCH[1]] = 1
     yield from _sequence(config)
-    problem = batch_problem(sizes, config.world)
+    problem = batch_problem(sizes, _ranks(config))
     if problem is None:
         return
     if problem.kind == "batch_text" and sizes[str(problem.path[0])] == "auto":
@@ -319,6 +319,14 @@ def batch_sizes_disagree(config: DeepSpeedConfig) -> Iterator[Hit]:
     fix = Fix({str(problem.path[0]): problem.instead}, note="this changes the global batch") if problem.instead else None
     message = words if problem.kind == "batch" else f"{problem.path[0]} {words}"
     yield Hit(message, config.at(*problem.path), str(problem.path[0]), fix)
+
+
+def _ranks(config: DeepSpeedConfig) -> int | None:
+    """The ranks that the batch is divided over: those of the job, by the size of sequence parallelism where the config is a dict."""
+    size = config.get("sequence_parallel_size")
+    if config.world is None or type(size) is not int or size < 1 or config.reader == "deepspeed":
+        return config.world
+    return config.world // size if config.fills_auto and config.world % size == 0 else None
 
 
 def _sequence(config: DeepSpeedConfig) -> Iterator[Hit]:

@@ -47,15 +47,17 @@ def optimizer_the_engine_refuses(config: DeepSpeedConfig) -> Iterator[Hit]:
     if not isinstance(params, dict):
         return
     limit = params.get("max_grad_norm")
-    if isinstance(limit, (int, float)) and limit > 0 or limit == "auto":
+    if (isinstance(limit, (int, float)) and limit > 0) or limit == "auto":
         fix = Fix({"gradient_clipping": limit, "optimizer.params.max_grad_norm": None})
         yield hit(
             config, ("optimizer", "params", "max_grad_norm"), "is no parameter of an optimizer here: gradient_clipping is meant", fix=fix
         )
     for key in _NUMBERS:
         if isinstance(params.get(key), str) and params[key] != "auto":
-            fix = Fix({f"optimizer.params.{key}": number}) if (number := _number(params[key])) is not None else None
-            yield hit(config, ("optimizer", "params", key), f"{shown(params[key])} is a text, and torch compares it with a number", fix=fix)
+            number = _number(params[key])
+            message = f"{shown(params[key])} is a text, and torch compares it with a number"
+            mended = Fix({f"optimizer.params.{key}": number}) if number is not None else None
+            yield hit(config, ("optimizer", "params", key), message, fix=mended)
 
 
 def _number(text: str) -> float | None:
@@ -92,7 +94,7 @@ def _name(config: DeepSpeedConfig, name: str) -> Iterator[Hit]:
     covers=("DS-OPT-ADAMISADAMW",),
 )
 def adam_that_is_adamw(config: DeepSpeedConfig) -> Iterator[Hit]:
-    """`type: Adam` with a weight decay runs AdamW: DeepSpeed's default is adam_w_mode true.
+    """Adam with a weight decay runs AdamW: DeepSpeed's default is adam_w_mode true.
 
     Decoupled decay trains otherwise than Adam's L2 term. Without weight decay the two are the same, and nothing is reported.
 
@@ -153,8 +155,9 @@ def client_optimizer_deepspeed_refuses(config: DeepSpeedConfig) -> Iterator[Hit]
             fix = Fix({"zero_force_ds_cpu_optimizer": False}, note="or let the config name the optimizer")
             message = f"to the cpu with the client's {name}: DeepSpeed wants its own DeepSpeedCPUAdam"
             yield hit(config, ("zero_optimization", "offload_optimizer"), message, fix=fix)
-    elif config.stage and not any(word in name.lower() for word in ("adam", "lamb", "adagrad", "lion", "muon")):
-        if not config.on("zero_allow_untested_optimizer"):
+    elif config.stage and not config.on("zero_allow_untested_optimizer"):
+        tested = any(word in name.lower() for word in ("adam", "lamb", "adagrad", "lion", "muon"))
+        if not tested:
             message = f"is not on, and {name} is untested with ZeRO: the engine stops"
             yield hit(config, ("zero_allow_untested_optimizer",), message, fix=Fix({"zero_allow_untested_optimizer": True}))
 

@@ -90,7 +90,9 @@ def _precision(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Hit | None:
         asked = typed == wanted or bool(given.get(wanted))
         if asked and is_on(config.values, other) and not is_on(config.values, wanted):
             by = f"--mixed_precision {wanted}" if typed == wanted else f"{wanted} in the arguments"
-            return hit(config, (other, "enabled"), f"is on, and {by}: Accelerate stops", fix=Fix({f"{other}.enabled": "auto"}), fails_at="plugin")
+            return hit(
+                config, (other, "enabled"), f"is on, and {by}: Accelerate stops", fix=Fix({f"{other}.enabled": "auto"}), fails_at="plugin"
+            )
     return None
 
 
@@ -103,7 +105,7 @@ def _precision(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Hit | None:
     source="accelerate-1.15.0-deepspeed",
     covers=("ADS-NO-ZERO",),
 )
-def no_zero_block_for_accelerate(config: DeepSpeedConfig) -> Iterator[Hit]:
+def zero_block_missing(config: DeepSpeedConfig) -> Iterator[Hit]:
     """A DeepSpeed file without zero_optimization, read by Accelerate or Transformers.
 
     The plugin stops: "Please specify the ZeRO optimization config in the DeepSpeed config". DeepSpeed itself runs such a file.
@@ -128,10 +130,10 @@ def no_zero_block_for_accelerate(config: DeepSpeedConfig) -> Iterator[Hit]:
     fails_at="first step",
     checked="source",
     source="accelerate-1.15.0-accelerator",
-    covers=("ADS-OPT-BOTH", "ADS-SCHED-BOTH", "ADS-AUTO-HIDDEN"),
+    covers=("ADS-OPT-BOTH",),
 )
 def made_in_file_and_in_code(config: DeepSpeedConfig) -> Iterator[Hit]:
-    """An optimizer that the file names and the code makes too, or sizes left to a model that does not tell them.
+    """An optimizer that the file names and the code makes too, or that neither makes.
 
     Accelerate stops at prepare(): "You cannot specify an optimizer in the config file and in the code at the same time" (a
     DummyOptim stands in for the file's). `optimizer` in `--context` names the code's.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from trainwright.check.deepspeed_file import truth
 from trainwright.check.rules.deepspeed import hit
@@ -115,7 +114,7 @@ def nvme_offload_incomplete(config: DeepSpeedConfig) -> Iterator[Hit]:
 
     Good `ds.json`:
 
-        {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "aio": {"block_size": 1048576, "queue_depth": 32}, "zero_optimization":
+        {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "aio": {"queue_depth": 32}, "zero_optimization":
          {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": true},
           "stage3_gather_16bit_weights_on_model_save": true}}
     """

@@ -62,7 +62,15 @@ def duplicate_key(document: Document) -> Iterator[Hit]:
         yield Hit(f"{key} stands twice: {line} is ignored", duplicate.last, key)
 
 
-@rule("DOC003", Severity.INFO, Template, fails_at="never", checked="run", source="pyyaml-documentation")
+@rule(
+    "DOC003",
+    Severity.INFO,
+    Template,
+    fails_at="never",
+    checked="run",
+    source="pyyaml-documentation",
+    covers=("ADS-JSON-STRICT",),
+)
 def template_not_filled(template: Template) -> Iterator[Hit]:
     """A file with places that something else fills first is recognised as a template, and not judged.
 

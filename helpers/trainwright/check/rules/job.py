@@ -21,7 +21,7 @@ _WORDS = ("true", "false", "1", "0", "yes", "no", "on", "off")
     covers=("ACC-CLI-STORETRUE", "DYN-TYPO-CHOICE", "MEG-BOOL-CLI"),
 )
 def launch_line_misread(job: Job) -> Iterator[Hit]:
-    """A launch line that `accelerate launch` reads otherwise than it was meant.
+    """A launch line that accelerate launch reads otherwise than it was meant.
 
     A flag such as `--same_network` or `--use_fsdp` takes no value: a word behind it becomes the training script, and every later flag
     an argument of that script. `type=bool` flags of Megatron take any word for true. `--dynamo_backend torhchxla_trace_once`, the one
@@ -52,7 +52,11 @@ def _misread(command: Command) -> Iterator[Hit]:
         yield Hit("--dynamo_backend torhchxla_trace_once: the worker knows torchxla_trace_once alone; name it in the file", command.where)
     for argument, value in command.typed.items():
         before = command.words[: len(command.words) - len(command.script_words)]
-        if argument.startswith("megatron_lm_") and value is True and any(w.lower() in ("false", "0", "no") for w in _after(before, argument)):
+        if (
+            argument.startswith("megatron_lm_")
+            and value is True
+            and any(w.lower() in ("false", "0", "no") for w in _after(before, argument))
+        ):
             message = f"--{argument} false is true: any word is, leave the flag out"
             yield Hit(message, command.where, f"--{argument}", severity=Severity.WARNING, fails_at="never")
 
@@ -60,4 +64,6 @@ def _misread(command: Command) -> Iterator[Hit]:
 def _after(words: tuple[str, ...], argument: str) -> list[str]:
     """The values that stand behind a flag."""
     names = (f"--{argument}", f"--{argument.replace('_', '-')}")
-    return [words[i + 1] for i, word in enumerate(words[:-1]) if word in names] + [w.partition("=")[2] for w in words if w.startswith(names) and "=" in w]
+    return [words[i + 1] for i, word in enumerate(words[:-1]) if word in names] + [
+        w.partition("=")[2] for w in words if w.startswith(names) and "=" in w
+    ]

@@ -137,8 +137,8 @@ def device_id_against_backend(program: Program) -> Iterator[Hit]:
 
     It has to be one accelerator with an index ("cpu" and a device without an index stop). On XPU, with a backend for both devices
     ("xpu:xccl,cpu:gloo"), it leaves only the one of that device, so that collectives on the CPU, as asynchronous checkpoints make
-    them, fail. With xccl, which cannot split a group, a mesh of two or more dimensions stops ("No backend for the parent process group or its
-    backend does not support splitting"); alone it is a warning there: DataLoader workers have hung with it.
+    them, fail. With xccl, which cannot split a group, a mesh of two or more dimensions stops ("No backend for the parent process
+    group or its backend does not support splitting"); alone it is a warning there: DataLoader workers have hung with it.
 
     Bad `train.py`:
 
@@ -174,7 +174,7 @@ def device_id_against_backend(program: Program) -> Iterator[Hit]:
                 "device_id",
                 fails_at="first step",
             )
-        elif "xccl" in backend or on_xpu(program):
+        elif "xccl" in backend or (on_xpu(program) and "nccl" not in backend):
             yield from _with_xccl(program, device)
 
 
