@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,9 +182,9 @@ def _literal(value: Any) -> ast.expr:
 
 def _called(text: str) -> list[ast.stmt]:
     """`prepare(model)` or `accelerator.clip_grad_value_`, as `--context` writes it, as a call of an Accelerator's."""
-    text = text.strip()[:500]
+    name = re.match(r"[\w.]+", text.strip()[:200])
     try:
-        tree = ast.parse(text if text.endswith(")") else f"{text}()")
+        tree = ast.parse(text.strip()[:500] if text.strip().endswith(")") else f"{name[0] if name else ''}()")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     for statement in tree.body:
