@@ -63,7 +63,8 @@ def judge(
 
 def _programs(job: Job, report: Report) -> list[Any]:
     """The sources of a job within it, and what of them only running tells."""
-    if not (job.sources or job.context.call or job.context.ddp_kwargs or job.context.training_args):
+    context = job.context
+    if not (job.sources or context.call or context.ddp_kwargs or context.training_args or context.device_map):
         return []
     load_all("check", "source*")
     from trainwright.check.source.program import programs

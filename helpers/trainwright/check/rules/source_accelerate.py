@@ -499,3 +499,47 @@ def _context_parallel(program: Program) -> Iterator[Hit]:
     if packed or arguments.get("packing") is True:
         at = program.at(packed[0].node) if packed else program.at(program.module.tree)
         yield Hit(f"packing with cp_size {size}: context parallelism takes causal masks alone", at, "packing", fails_at="first step")
+
+
+@rule(
+    "SRC022",
+    Severity.ERROR,
+    Program,
+    fails_at="first step",
+    checked="source",
+    source="accelerate-1.15.0-accelerator",
+    covers=("BNB-DEVICEMAP",),
+)
+def model_spread_by_device_map(program: Program) -> Iterator[Hit]:
+    """A model is spread over all devices of a machine by `device_map`, and trained by several ranks, of which each wants it whole.
+
+    With `device_map="auto"` every rank puts parts of the model on every device, and prepare() stops ("You can't train a model that has
+    been loaded with `device_map='auto'` in any distributed mode"). Give each rank its own device, or leave `device_map` out. Under
+    one rank, and without training, it is right.
+
+    Bad `acc.yaml` with `--context job.json`:
+
+        distributed_type: MULTI_GPU
+        num_processes: 4
+    Bad `job.json`:
+
+        {"device_map": "auto"}
+
+    Good `acc.yaml` with `--context job.json`:
+
+        distributed_type: MULTI_GPU
+        num_processes: 4
+    Good `job.json`:
+
+        {"device_map": "cpu"}
+    """
+    config, placed = program.config, program.context.device_map
+    ranks = program.context.world_size or (config.whole("num_processes") if config is not None else None)
+    stage3 = any(deepspeed.stage == 3 for deepspeed in program.job.deepspeed)
+    if placed not in ("auto", "balanced", "balanced_low_0", "sequential") or not ranks or ranks < 2 or stage3:
+        return
+    loads = [c for c in program.calls if c.last == "from_pretrained" and program.value(c.argument("device_map")) == placed]
+    trains = program.methods("prepare", "prepare_model") or program.context.trainer
+    if program.stand_in is not None or (loads and trains):
+        at = program.at(loads[0].node if loads else program.module.tree)
+        yield Hit(f"device_map {placed} with {ranks} ranks: each spreads its model over all devices, and prepare() stops", at, "device_map")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trainwright.check.source.module import Call, Function, Guard, dotted
 from trainwright.check.source.program import Program, wrapped
-from trainwright.check.source.ranks import is_collective, is_of_engine, rank_sign, sign_of
+from trainwright.check.source.ranks import COLLECTIVES, is_collective, is_of_engine, rank_sign, sign_of
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
@@ -21,7 +21,8 @@ def collective_on_some_ranks(program: Program) -> Iterator[Hit]:
     Every rank of the group has to make the call. Under `if rank == 0`, behind `if rank != 0: return`, in a function marked
     `on_main_process`, or in a function called from such a place, one rank waits for the rest until the timeout (30 minutes with
     gloo, 10 with NCCL, for ever with XCCL). Calls that stand in both branches, or once under a condition and once under its
-    opposite, meet each other and are not told.
+    opposite, meet each other and are not told. Where only some ranks wait for an asynchronous collective, the others compute with what
+    is not yet reduced.
 
     Bad `train.py`:
 
@@ -45,6 +46,8 @@ def collective_on_some_ranks(program: Program) -> Iterator[Hit]:
     for call in program.calls:
         if is_collective(call) and not is_of_engine(call):
             yield from _alone(program, call, f"{call.last}()", told)
+        elif call.last == "wait" and call.owner.endswith("()") and call.owner[:-2].rpartition(".")[2] in COLLECTIVES:
+            yield from _not_awaited(program, call)
     for name, call in _local_collectives(program):
         yield from _alone(program, call, f"{name}(), which calls {_inner(program, name)}(),", told)
     for function, mark, place in program.module.decorated:
@@ -68,6 +71,14 @@ def _alone(program: Program, call: Call, shown: str, told: set[int]) -> Iterator
         program.at(call.node),
         data={"condition": condition},
     )
+
+
+def _not_awaited(program: Program, call: Call) -> Iterator[Hit]:
+    """The handle of an asynchronous collective that some ranks do not wait for: theirs is a tensor not yet reduced."""
+    sign, test = sign_of(program.module, call.place)
+    if sign and test is not None and call.name.startswith("torch.distributed.") and not _answered(program, call, sign):
+        message = f"wait() under `{_shown(test)}`: the other ranks go on before {call.owner.rpartition('.')[2]} is done"
+        yield Hit(message, program.at(call.node), fails_at="never")
 
 
 def _left(program: Program, call: Call, test: ast.expr) -> bool:

@@ -75,9 +75,9 @@ def _words(options: Options, command: Command) -> Iterator[Hit]:
         if option.action == "store" and not value.startswith("-") and "$" not in value and option.call.argument("nargs") is None:
             yield from _value(option, command, name, value)
     if not any("$" in word for word in words):
-        for option in options.options:
-            if option.required and option.names and option.dest not in given:
-                yield Hit(f"{option.names[-1]} is required by {command.script}, and not given", command.where, option.names[-1])
+        missing = [o.names[-1] for o in options.options if o.required and o.names and o.dest not in given]
+        if missing:
+            yield Hit(f"{', '.join(missing)}: required by {command.script}, and not given", command.where, missing[0])
 
 
 def _unknown_flag(options: Options, command: Command, name: str) -> Hit:

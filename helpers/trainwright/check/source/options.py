@@ -54,7 +54,8 @@ def options_of(module: Module) -> Options | None:
     for call in module.calls:
         if call.last == "add_argument" and "." in call.name:
             option = _option(module, call)
-            whole = whole and option is not None
+            rest = dotted(call.argument("nargs")).endswith("REMAINDER") or module.value(call.argument("nargs")) == "..."
+            whole = whole and option is not None and not rest
             found += [option] if option else []
         elif call.last in ("add_subparsers", "parse_known_args", "parse_known_intermixed_args") and "." in call.name:
             whole = False
