@@ -152,3 +152,22 @@ def _launcher_value(rng: random.Random, key: str) -> Any:
     if key.startswith("megatron_lm_"):
         return rng.choice([1, 2, True, False, "x", None, "selective", 0.1])
     return rng.choice([True, False, "true", "false", "cpu", 1])
+
+
+def hjson_text(rng: random.Random, depth: int = 0) -> str:
+    """A text that is nearly JSON: comments, bare keys and words, commas too many or too few."""
+    chance = rng.random()
+    if depth == 0 or (depth < 4 and chance < 0.35):
+        keys = ('"a"', '"b c"', "d", "zero_optimization", "f")
+        rows = [f"{rng.choice(keys)}{rng.choice([':', ' : '])}{hjson_text(rng, depth + 1)}" for _ in range(rng.randint(0, 3))]
+        return (
+            "{"
+            + rng.choice(["", " ", "\n"])
+            + rng.choice([",", "\n", ", "]).join(rows)
+            + rng.choice(["", ",", "\n", " // c\n", " # c\n"])
+            + "}"
+        )
+    if depth < 4 and chance < 0.5:
+        return "[" + ", ".join(hjson_text(rng, depth + 1) for _ in range(rng.randint(0, 3))) + rng.choice(["", ","]) + "]"
+    words = ["1", "-2.5", "1e5", "true", "false", "null", '"a b"', '"x\\n"', "word\n", "TRUE\n", '"auto"', "1 // c\n", "1 /* c */", "0.5"]
+    return rng.choice(words)

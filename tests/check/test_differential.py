@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainwright.check import hjson
 from trainwright.check.deepspeed_file import batch_problem, problems
 from trainwright.check.judge import judge
 from trainwright.check.launcher import environment, merge, torchrun
@@ -102,3 +103,20 @@ def environment_differs(line: dict[str, Any], row: dict[str, Any]) -> dict[str, 
     theirs = row["env"] | {f"torchrun.{k}": str(v) for k, v in row.get("torchrun", {}).items() if k not in ("rdzv_backend", "node_rank")}
     ours |= {f"torchrun.{k}": v for k, v in torchrun(launch).items() if k not in ("rdzv_backend", "node_rank")}
     return {name: (ours.get(name), theirs.get(name)) for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+
+
+def test_hjson(generated: Any) -> None:
+    """Our reader of DeepSpeed's format takes what hjson takes, as the same values."""
+    real = pytest.importorskip("hjson")
+    rng = random.Random(22)
+    accepted = 0
+    for text in [generated.hjson_text(rng) for _ in range(3000)]:
+        try:
+            theirs = real.loads(text, object_pairs_hook=dict)
+        except real.HjsonDecodeError:
+            with pytest.raises(hjson.HjsonError):
+                hjson.loads(text)
+            continue
+        accepted += 1
+        assert hjson.loads(text)[0] == theirs, text
+    assert 500 < accepted < 3000

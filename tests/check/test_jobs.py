@@ -29,6 +29,7 @@ from trainwright.report import Report
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "overlap_com": true}}'
 NAMES = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
 Check = Callable[..., tuple[int, dict[str, Any]]]
+LINE = "accelerate launch --config_file a.yaml train.py"
 KEYS = sorted(
     {
         *accelerate_keys()["cluster"],
@@ -130,6 +131,18 @@ def test_templates_are_recognised_and_not_judged(name: str, check: Check) -> Non
     code, envelope = check(name)
     assert code == Exit.OK and envelope["data"]["files"][0]["dialect"] == "template"
     assert rules_of(envelope) == {"DOC003"}
+
+
+def test_what_only_deepspeed_reads_is_no_template(check: Check) -> None:
+    write(ds_json='{\n  "train_batch_size": 8, // all ranks\n  "bf16": {"enabled": true,},\n  "zero_optimization": {"stage": 2}\n}\n')
+    _, envelope = check("ds.json")
+    assert envelope["data"]["files"][0]["dialect"] == "deepspeed" and "DS009" in rules_of(envelope)
+
+
+def test_a_file_that_is_not_there_is_an_error_where_the_line_is_typed(check: Check) -> None:
+    write(a_yaml=NAMES)
+    severities = [[f["severity"] for f in check(*words)[1]["findings"] if f["rule"] == "ACC022"] for words in (["a.yaml"], ["--cli", LINE])]
+    assert severities == [["warning"], ["error"]]
 
 
 def test_auto_and_a_comment_are_no_template(check: Check) -> None:

@@ -46,6 +46,7 @@ _FSDP_KEYS = (
     "auto_wrap_policy",
     "state_dict_type",
 )
+_QUANTIZATION = ("load_in_", "bnb_", "llm_int8_", "quant_", "torch_dtype")
 _DEEPSPEED_SIGNS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_SIGNS = ("per_device_train_batch_size", "output_dir", "num_train_epochs", "per_device_eval_batch_size")
 
@@ -64,6 +65,10 @@ def dialect_of(document: Document) -> str:
             return name
     if _is_deepspeed(document, keys):
         return "deepspeed"
+    if {"load_in_4bit", "load_in_8bit"} & keys and all(
+        key.startswith(("load_in_", "bnb_", "llm_int8_", "quant_", "torch_dtype")) for key in keys
+    ):
+        return "quantization"
     if len(keys & {*_TRAINER_SIGNS}) >= 1 and len(keys & {*table("arguments")["arguments"]}) >= 2:
         return "training-arguments"
     return _by_share(keys)
@@ -97,13 +102,13 @@ def _by_share(keys: set[str]) -> str:
 _JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
 _SHELL = re.compile(r"(?:[:=\s\[,-]|^)\"?(\$\{[A-Za-z_]\w*(?::-[^}]*)?\}|\$[A-Za-z_]\w*|\$\([^)]*\))")
 _PLACE = re.compile(r"<[A-Z][A-Z0-9_]{2,}>|\b__[A-Z][A-Z0-9_]+__\b|@[A-Z][A-Z0-9_]+@")
-_CAPITALS = re.compile(r":\s*([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\s*(?:[,}\n]|$)")
+_CAPITALS = re.compile(r":\s*(?!(?:TRUE|FALSE|NULL|NONE)\b)([A-Z][A-Z0-9_]+)\s*(?:[,}\n]|$)")
 
 
-def template_mark(text: str, dialect: str) -> tuple[str, int] | None:
-    """The first place in a text that something has to fill, and its offset: {{ }}, ${VAR}, <NAME>, or in JSON a bare CAPITAL_WORD."""
+def template_mark(text: str, dialect: str, refused: bool = False) -> tuple[str, int] | None:
+    """The first place in a text that something has to fill, and its offset: {{ }}, ${VAR}, <NAME>, or a bare WORD in `refused` JSON."""
     bare = "\n".join(line if not line.lstrip().startswith("#") else "" for line in text.split("\n")) if dialect != "json" else text
-    patterns = [_JINJA, _SHELL, _PLACE, *([_CAPITALS] if dialect == "json" else [])]
+    patterns = [_JINJA, _SHELL, _PLACE, *([_CAPITALS] if refused and dialect == "json" else [])]
     found = [(match.start(match.lastindex or 0), match[match.lastindex or 0]) for p in patterns if (match := p.search(bare))]
     if not found:
         return None

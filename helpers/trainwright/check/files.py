@@ -100,15 +100,17 @@ def load(path: str, forced: str = "") -> Loaded:
     return loaded
 
 
-def _document(path: str, text: str) -> Loaded:
-    kind = "json" if path.endswith(".hjson") or (path == "-" and text.lstrip()[:1] == "{") else "yaml" if path == "-" else parser_of(path)
+def _document(path: str, text: str, forced: str = "") -> Loaded:
+    kind = forced or _kind(path, text)
     try:
         document = parse(text, path, kind)
         if not isinstance(document.value, dict):
             shown = "empty" if document.value is None else f"a {type(document.value).__name__}"
             raise DocumentError(f"the top level is {shown}, not a mapping of keys to values", Location(path, 1, 1))
     except DocumentError as problem:
-        return _refused(path, text, kind, problem)
+        # Standard input has no name to tell the parser by, and a mapping of YAML may start with a brace too.
+        as_yaml = _document(path, text, "yaml") if path == "-" and kind == "json" else None
+        return as_yaml if as_yaml and as_yaml.document else _refused(path, text, kind, problem)
     dialect = dialect_of(document)
     loaded = Loaded(path, dialect, document, text=text, values=document.value)
     if dialect in _JUDGED_AS_WHOLE and ("{{" in text or "{%" in text or "$" in text or "<" in text) and (mark := template_mark(text, kind)):
@@ -116,9 +118,16 @@ def _document(path: str, text: str) -> Loaded:
     return loaded
 
 
+def _kind(path: str, text: str) -> str:
+    """The parser: by the file's name as its consumers choose it, of standard input by its first letter."""
+    if path == "-":
+        return "json" if text.lstrip()[:1] == "{" else "yaml"
+    return "json" if path.endswith(".hjson") else parser_of(path)
+
+
 def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
     """A text that its parser refuses: a template, a DeepSpeed file that hjson takes, or unreadable."""
-    if mark := template_mark(text, kind):
+    if mark := template_mark(text, kind, refused=True):
         return Loaded(path, "template", text=text, mark=mark[0], problem=problem)
     if kind == "json":
         from trainwright.check import hjson

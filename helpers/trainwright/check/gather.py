@@ -18,6 +18,7 @@ from trainwright.check.subject import (
     Foreign,
     Job,
     Megatron,
+    Quantization,
     Source,
     Template,
     TrainingArguments,
@@ -120,7 +121,7 @@ class Gatherer:
     def _all(self, roots: Sequence[files.Loaded]) -> Draft:
         """One job of all files: those that tell facts before those that are judged with them."""
         draft = Draft(self, None, self.context)
-        order = ("model", "script", "training-arguments", "llama-factory", "axolotl")
+        order = ("model", "quantization", "script", "training-arguments", "llama-factory", "axolotl")
         for loaded in sorted(roots, key=lambda each: order.index(each.dialect) if each.dialect in order else len(order)):
             if loaded.dialect == "model":
                 draft.model_file(loaded.path)
@@ -217,6 +218,9 @@ class Draft:
             self.accelerate(document, flags_of(self.context), None, folder, depth)
         elif loaded.dialect == "deepspeed":
             self.deepspeed(loaded, reader)
+        elif loaded.dialect == "quantization":
+            self.know("quantization", loaded.values, loaded.path)
+            self.subjects.append(Quantization(document, self.context))
         elif loaded.dialect == "megatron":
             values = {str(key).replace("-", "_"): value for key, value in loaded.values.items()}
             self.subjects.append(Megatron(values, self.context, document))

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainwright.document import MAX_DEPTH
 
-_BLANK = re.compile(r"(?:[\s,]|#[^\n]*|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_BLANK = re.compile(r"(?:\s|#[^\n]*|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _KEY = re.compile(r'"((?:[^"\\\n]|\\.)*)"|([^\s:,{}\[\]"]+)')
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _BARE = re.compile(r"[^\n]*")
@@ -61,12 +61,17 @@ class _Reader:
 
     def _bare(self, first: str) -> str:
         match = _BARE.match(self.text, self.at)
-        if not match or not first or first in "}]:":
+        if not match or not first or first in ",}]:[":
             raise HjsonError(f"a value is missing before {first!r}")
         self.at = match.end()
         word = match[0].strip()
         self.bare.append(word)
         return word
+
+    def _comma(self) -> None:
+        """At most one between values; the end of a line will do."""
+        if self.blank() == ",":
+            self.at += 1
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         self.at += 1
@@ -80,6 +85,7 @@ class _Reader:
                 raise HjsonError("a colon is missing")
             self.at += 1
             found[match[1] if match[1] is not None else match[2]] = self.value(depth + 1)
+            self._comma()
         self.at += 1
         return found
 
@@ -90,5 +96,6 @@ class _Reader:
             if self.at >= len(self.text):
                 raise HjsonError("a list is not closed")
             found.append(self.value(depth + 1))
+            self._comma()
         self.at += 1
         return found

@@ -13,6 +13,7 @@ from trainwright.check.subject import (
     DeepSpeedConfig,
     Job,
     Megatron,
+    Quantization,
     Source,
     Template,
     TrainingArguments,
@@ -32,6 +33,7 @@ MODULES: dict[type, str] = {
     DeepSpeedConfig: "deepspeed",
     TrainingArguments: "arguments",
     Megatron: "megatron",
+    Quantization: "quantization",
     Source: "source",
     Job: "job",
 }

@@ -220,6 +220,14 @@ class Megatron:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Quantization:
+    """A quantization config by itself (BitsAndBytesConfig, BnbQuantizationConfig)."""
+
+    document: Document
+    context: Context
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Foreign:
     """A config of another tool (axolotl, gpt-neox ...), recognised; its DeepSpeed and FSDP blocks are subjects of their own."""
 

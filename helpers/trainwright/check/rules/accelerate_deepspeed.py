@@ -282,14 +282,14 @@ def accumulation_of_two_minds(config: AccelerateConfig) -> Iterator[Hit]:
     fails_at="launcher",
     checked="run",
     source="accelerate-1.15.0-launch-env",
-    covers=("ADS-LAUNCHER-PDSH", "ADS-LAUNCHER-NAME"),
+    covers=("ADS-LAUNCHER-PDSH",),
 )
 def deepspeed_on_several_machines(config: AccelerateConfig) -> Iterator[Hit]:
     """DeepSpeed on several machines without a launcher that knows them.
 
     Without `deepspeed_multinode_launcher` pdsh is taken, with `--hostfile None`: DeepSpeed then sees the local machine alone, and the
     job runs on the wrong number of ranks. `standard` starts torchrun on each machine; any other launcher needs
-    `deepspeed_hostfile`. A name that DeepSpeed does not know is handed on and refused there.
+    `deepspeed_hostfile`.
 
     Bad `accelerate.yaml`:
 
@@ -312,16 +312,53 @@ def deepspeed_on_several_machines(config: AccelerateConfig) -> Iterator[Hit]:
     """
     if config.kind != "deepspeed" or config.launch.machines <= 1:
         return
-    name, known = config.value("deepspeed_multinode_launcher"), table("accelerate")["multinode_launchers"]
-    if name is not None and name not in known:
-        near = nearest(name, known, 0.5)
-        fix = set_to(config, "deepspeed_multinode_launcher", near) if near else None
-        message = f"{shown(name)} is not one of {', '.join(known)}"
-        yield hit(config, "deepspeed_multinode_launcher", message, severity=Severity.ERROR, fix=fix)
-    elif name != "standard" and not config.value("deepspeed_hostfile"):
+    name = config.value("deepspeed_multinode_launcher")
+    known = (None, *table("accelerate")["multinode_launchers"])
+    if name in known and name != "standard" and not config.value("deepspeed_hostfile"):
         message = f"{'is missing, so pdsh is taken' if name is None else name} with no deepspeed_hostfile: only the local machine is seen"
         fix = set_to(config, "deepspeed_multinode_launcher", "standard", note="or name a deepspeed_hostfile")
         yield hit(config, "deepspeed_multinode_launcher", message, fix=fix, fails_at="never")
+
+
+@rule(
+    "ACC034",
+    Severity.ERROR,
+    AccelerateConfig,
+    fails_at="launcher",
+    checked="run",
+    source="accelerate-1.15.0-launch-env",
+    covers=("ADS-LAUNCHER-NAME",),
+)
+def unknown_multinode_launcher(config: AccelerateConfig) -> Iterator[Hit]:
+    """A deepspeed_multinode_launcher that DeepSpeed does not know is handed on and refused there.
+
+    Known are pdsh, standard (torchrun on each machine), openmpi, mvapich, mpich, nossh and slurm.
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: DEEPSPEED
+        num_processes: 16
+        num_machines: 2
+        main_process_ip: 10.0.0.1
+        deepspeed_config:
+          zero_stage: 2
+          deepspeed_multinode_launcher: standart
+
+    Good `accelerate.yaml`:
+
+        distributed_type: DEEPSPEED
+        num_processes: 16
+        num_machines: 2
+        main_process_ip: 10.0.0.1
+        deepspeed_config:
+          zero_stage: 2
+          deepspeed_multinode_launcher: standard
+    """
+    name, known = config.value("deepspeed_multinode_launcher"), table("accelerate")["multinode_launchers"]
+    if config.kind == "deepspeed" and config.launch.machines > 1 and name is not None and name not in known:
+        near = nearest(name, known, 0.5)
+        fix = set_to(config, "deepspeed_multinode_launcher", near) if near else None
+        yield hit(config, "deepspeed_multinode_launcher", f"{shown(name)} is not one of {', '.join(known)}", fix=fix)
 
 
 _ARGUMENTS = {
@@ -352,7 +389,8 @@ def deepspeed_plugin_stops(config: AccelerateConfig) -> Iterator[Hit]:
     """The DeepSpeed plugin stops at the file it is given, or at a stage that MS-AMP does not know.
 
     `deepspeed_config_file` is looked up in the working folder of the job, not beside the Accelerate file: a path that is not there
-    is taken for base64 text and refused. Where it is not found from here this is a warning, as the job may start elsewhere.
+    is taken for base64 text and refused. Where it is not found from here this is a warning, as the job may start elsewhere;
+    with --cli an error.
     MS-AMP supports ZeRO 0 to 2, and is enabled by the upper-case word MSAMP alone.
 
     Bad `accelerate.yaml`:
@@ -380,7 +418,8 @@ def deepspeed_plugin_stops(config: AccelerateConfig) -> Iterator[Hit]:
         return
     if config.missing:
         message = f"{shown(config.missing)} is not in the current folder, and a path is looked up in the folder that the job starts in"
-        yield hit(config, "deepspeed_config_file", message, severity=Severity.WARNING)
+        typed_here = config.launch.where is not None and config.launch.where.path == "--cli"
+        yield hit(config, "deepspeed_config_file", message, severity=None if typed_here else Severity.WARNING)
     yield from stopped(config, "msamp")
     if not names_file(config):
         yield from _engine(config)

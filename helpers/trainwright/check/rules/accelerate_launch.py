@@ -137,6 +137,9 @@ def machines_that_do_not_meet(config: AccelerateConfig) -> Iterator[Hit]:
         message = f"{count} does not spread over {machines} machines: {count // machines} each are started; it counts all ranks"
         fix = set_to(config, "num_processes", total, note=f"{per} on each machine")
         yield hit(config, "num_processes", message, fix=fix, severity=Severity.WARNING, fails_at="never")
+    rank = config.whole("machine_rank")
+    if rank is not None and not 0 <= rank < machines:
+        yield hit(config, "machine_rank", f"{rank} is none of the {machines} machines, which count from 0")
     if config.document.get("rdzv_backend") not in (None, "static") and "rdzv_backend" not in config.launch.typed:
         message = f"{shown(config.document.get('rdzv_backend'))} is ignored: static is used, and each machine needs its own machine_rank"
         where = config.document.at("rdzv_backend")

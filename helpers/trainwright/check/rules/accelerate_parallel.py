@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwright.check.launcher import product
+from trainwright.check.launcher import product, stops
 from trainwright.check.rules.accelerate_deepspeed import stage_of
 from trainwright.check.rules.accelerate_launch import hit, set_to, stopped
 from trainwright.check.subject import AccelerateConfig
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
+_STOPS = ("product", "negative", "size", "cp_and_sp", "tp_and_ddp", "comm", "backend", "attention")
+
 
 def axes(config: AccelerateConfig) -> dict[str, int]:
-    """The sizes by axis where a parallelism_config is used and all are positive, else none."""
+    """The sizes by axis where a parallelism_config is used and the plugin takes it, else none."""
     sizes = config.launch.sizes if config.kind in ("fsdp", "deepspeed", "multi_gpu", "megatron") else None
-    return sizes if sizes and min(sizes.values()) >= 1 else {}
+    return sizes if sizes and not any(stop.kind in _STOPS for stop in stops(config.launch)) else {}
 
 
 @rule(
@@ -57,7 +59,7 @@ def axes_the_plugin_refuses(config: AccelerateConfig) -> Iterator[Hit]:
           parallelism_config_dp_shard_size: 4
           parallelism_config_tp_size: 2
     """
-    yield from stopped(config, "product", "negative", "size", "cp_and_sp", "tp_and_ddp", "comm", "backend", "attention")
+    yield from stopped(config, *_STOPS)
 
 
 @rule(

@@ -92,12 +92,12 @@ def _backend(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(config, "fp8_backend", f"{shown(value)} is not one of TE, AO, MSAMP", fix=set_to(config, "fp8_backend", "TE"))
     elif name == "MSAMP" and config.kind == "fsdp":
         yield hit(config, "fp8_backend", "MSAMP does not go with FSDP", fix=set_to(config, "fp8_backend", "TE"))
-    elif name == "AO" and config.kind == "fsdp" and config.file.version == 2 and config.true("fsdp_cpu_ram_efficient_loading"):
-        fix = set_to(config, "fsdp_cpu_ram_efficient_loading", False)
-        yield hit(config, "fsdp_cpu_ram_efficient_loading", "is true (by default), and torchao under FSDP2 needs it false", fix=fix)
-    elif name == "AO" and config.kind == "fsdp" and config.file.version == 1:
-        asked = config.written("fp8_enable_fsdp_float8_all_gather") and config.true("fp8_enable_fsdp_float8_all_gather")
-        if asked:
+    elif name == "AO" and config.kind == "fsdp":
+        if config.true("fsdp_cpu_ram_efficient_loading"):
+            fix = set_to(config, "fsdp_cpu_ram_efficient_loading", False)
+            yield hit(config, "fsdp_cpu_ram_efficient_loading", "is true (by default), and torchao under FSDP needs it false", fix=fix)
+        gathers = config.written("fp8_enable_fsdp_float8_all_gather") and config.true("fp8_enable_fsdp_float8_all_gather")
+        if config.file.version == 1 and gathers:
             yield hit(config, "fp8_enable_fsdp_float8_all_gather", "needs FSDP2", fix=set_to(config, "fsdp_version", 2))
 
 
@@ -155,13 +155,13 @@ def compile_as_not_meant(config: AccelerateConfig) -> Iterator[Hit]:
     fails_at="never",
     checked="source",
     source="accelerate-1.15.0-state",
-    covers=("XPU-CCL", "XPU-FSDP-GLOO", "CPU-GLOO-BF16", "TPU-FP16", "HPU-OFFLOAD-LAZY", "HPU-FP16"),
+    covers=("XPU-CCL", "XPU-FSDP-GLOO", "CPU-GLOO-BF16"),
 )
 def device_against_setting(config: AccelerateConfig) -> Iterator[Hit]:
     """A setting that the job's kind of device does not have.
 
     MULTI_XPU with the backend ccl: Accelerate from 1.13 on knows xccl alone, and every rank then trains by itself. fp16 on CPU runs
-    in fp32; on XLA and Gaudi it is refused. Offload on Gaudi needs PT_HPU_LAZY_MODE=0.
+    in fp32.
 
     Bad `accelerate.yaml` with `--context job.json`:
 
@@ -191,38 +191,65 @@ def device_against_setting(config: AccelerateConfig) -> Iterator[Hit]:
         yield hit(config, "fsdp_state_dict_type", message, severity=Severity.INFO)
     if precision == "fp16":
         yield from _half(config, kind, device)
-    on_gaudi = kind == "MULTI_HPU" or device == "hpu"
-    offload = str(config.value("offload_optimizer_device")).lower()
-    if on_gaudi and config.kind == "deepspeed" and offload in ("cpu", "nvme"):
-        message = f"{offload} on Gaudi stops unless PT_HPU_LAZY_MODE=0"
-        yield hit(config, "offload_optimizer_device", message, severity=Severity.ERROR, fails_at="first step")
 
 
 def _half(config: AccelerateConfig, kind: str, device: str | None) -> Iterator[Hit]:
     fix = set_to(config, "mixed_precision", "bf16")
     if kind == "MULTI_CPU" or (device == "cpu" and kind in ("NO", "MULTI_CPU")):
         yield hit(config, "mixed_precision", "fp16 on CPU is not scaled and runs in fp32", fix=fix)
-    elif kind == "XLA":
-        yield hit(config, "mixed_precision", "fp16 is not for XLA", severity=Severity.ERROR, fails_at="first step", fix=fix)
-    elif kind == "MULTI_HPU" or device == "hpu":
-        yield hit(config, "mixed_precision", "fp16 is not for Gaudi", severity=Severity.ERROR, fails_at="first step", fix=fix)
 
 
 @rule(
-    "ACC033",
-    Severity.WARNING,
+    "ACC035",
+    Severity.ERROR,
     AccelerateConfig,
     fails_at="first step",
     checked="source",
     source="accelerate-1.15.0-accelerator",
-    covers=("MEG-CP-DEFAULT", "MEG-DIV", "MEG-RECOMPUTE", "MEG-SP-TP1", "MEG-PP-MICRO", "MEG-XPU"),
+    covers=("TPU-FP16", "HPU-FP16", "HPU-OFFLOAD-LAZY"),
+)
+def setting_the_device_refuses(config: AccelerateConfig) -> Iterator[Hit]:
+    """A precision or an offload that TPUs or Gaudi refuse.
+
+    fp16 is for CUDA, XPU and their like: XLA and Gaudi take bf16. Offloading the optimizer on Gaudi needs PT_HPU_LAZY_MODE=0 in the
+    environment (1 is the default).
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: XLA
+        num_processes: 8
+        mixed_precision: fp16
+
+    Good `accelerate.yaml`:
+
+        distributed_type: XLA
+        num_processes: 8
+        mixed_precision: bf16
+    """
+    kind, device = config.file.kind, config.context.device
+    on_gaudi = kind == "MULTI_HPU" or device == "hpu"
+    if str(config.value("mixed_precision")).lower() == "fp16" and (on_gaudi or kind == "XLA"):
+        fix = set_to(config, "mixed_precision", "bf16")
+        yield hit(config, "mixed_precision", f"fp16 is not for {'Gaudi' if on_gaudi else 'XLA'}", fix=fix)
+    offload = str(config.value("offload_optimizer_device")).lower()
+    if on_gaudi and config.kind == "deepspeed" and offload in ("cpu", "nvme"):
+        yield hit(config, "offload_optimizer_device", f"{offload} on Gaudi stops unless PT_HPU_LAZY_MODE=0")
+
+
+@rule(
+    "ACC033",
+    Severity.ERROR,
+    AccelerateConfig,
+    fails_at="first step",
+    checked="source",
+    source="accelerate-1.15.0-accelerator",
+    covers=("MEG-CP-DEFAULT", "MEG-DIV", "MEG-RECOMPUTE"),
 )
 def megatron_plugin_pitfall(config: AccelerateConfig) -> Iterator[Hit]:
     """Megatron-LM through Accelerate: sizes that do not divide the ranks, and defaults that nobody expects.
 
     From Accelerate 1.13 on a missing `megatron_lm_context_parallel_size` is 2, and full recomputation is on. Tensor x pipeline x context
-    sizes have to divide the ranks (an error). Sequence parallelism needs a tensor size above 1; one micro batch leaves a
-    pipeline mostly idle; Megatron needs CUDA.
+    sizes have to divide the ranks. Selective recomputation meets the method uniform, which is filled in, and is refused.
 
     Bad `accelerate.yaml`:
 
@@ -254,20 +281,53 @@ def megatron_plugin_pitfall(config: AccelerateConfig) -> Iterator[Hit]:
     ranks = config.context.world_size or config.whole("num_processes")
     if ranks and ranks % (tensor * pipeline * context):
         message = f"{ranks} is no multiple of tensor {tensor} x pipeline {pipeline} x context {context}"
-        yield hit(config, "num_processes", message, severity=Severity.ERROR)
+        yield hit(config, "num_processes", message)
     if config.value("megatron_lm_recompute_granularity") == "selective" and config.value("megatron_lm_recompute_method") is None and recent:
         message = "selective: the method uniform is filled in, and Megatron refuses the two together"
-        yield hit(config, "megatron_lm_recompute_granularity", message, severity=Severity.ERROR)
-    if config.true("megatron_lm_sequence_parallelism") and tensor == 1:
+        yield hit(config, "megatron_lm_recompute_granularity", message)
+
+
+@rule(
+    "ACC036",
+    Severity.WARNING,
+    AccelerateConfig,
+    fails_at="never",
+    checked="source",
+    source="accelerate-1.15.0-accelerator",
+    covers=("MEG-SP-TP1", "MEG-PP-MICRO", "MEG-XPU"),
+)
+def megatron_setting_without_use(config: AccelerateConfig) -> Iterator[Hit]:
+    """Megatron-LM through Accelerate: settings that have no effect, or that waste most of the machine.
+
+    Sequence parallelism needs a tensor size above 1. A pipeline with fewer micro batches than stages idles. On other devices than
+    CUDA Accelerate stays with plain data parallelism, without a word.
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: MEGATRON_LM
+        num_processes: 8
+        mixed_precision: bf16
+        megatron_lm_config:
+          megatron_lm_pp_degree: 4
+          megatron_lm_context_parallel_size: 1
+
+    Good `accelerate.yaml`:
+
+        distributed_type: MEGATRON_LM
+        num_processes: 8
+        mixed_precision: bf16
+        megatron_lm_config:
+          megatron_lm_pp_degree: 4
+          megatron_lm_num_micro_batches: 16
+          megatron_lm_context_parallel_size: 1
+    """
+    if config.kind != "megatron":
+        return
+    pipeline = config.whole("megatron_lm_pp_degree") or 1
+    if config.true("megatron_lm_sequence_parallelism") and (config.whole("megatron_lm_tp_degree") or 1) == 1:
         yield hit(config, "megatron_lm_sequence_parallelism", "needs megatron_lm_tp_degree above 1")
     if pipeline > 1 and (config.whole("megatron_lm_num_micro_batches") or 1) < pipeline:
         fix = set_to(config, "megatron_lm_num_micro_batches", 4 * pipeline)
-        yield hit(
-            config,
-            "megatron_lm_num_micro_batches",
-            f"is below the {pipeline} stages: most of the pipeline idles",
-            fix=fix,
-            fails_at="never",
-        )
-    if config.context.device in ("xpu", "cpu"):
-        yield hit(config, "distributed_type", f"MEGATRON_LM on {config.context.device}: Megatron needs CUDA", severity=Severity.ERROR)
+        yield hit(config, "megatron_lm_num_micro_batches", f"is below the {pipeline} stages: most of the pipeline idles", fix=fix)
+    if config.context.device not in (None, "cuda"):
+        yield hit(config, "distributed_type", f"MEGATRON_LM on {config.context.device}: Megatron needs CUDA")

@@ -223,10 +223,10 @@ def setting_deepspeed_refuses(config: DeepSpeedConfig) -> Iterator[Hit]:
     fails_at="never",
     checked="run",
     source="deepspeed-0.19.8-config-utils",
-    covers=("DS-DEPRECATED", "DS-DEPRECATED-PAIR", "DS-STAGE-BOOL"),
+    covers=("DS-DEPRECATED", "DS-STAGE-BOOL"),
 )
 def deprecated_key(config: DeepSpeedConfig) -> Iterator[Hit]:
-    """A key that DeepSpeed has renamed still counts, with a warning; beside its successor it stops DeepSpeed.
+    """A key that DeepSpeed has renamed still counts, with a warning.
 
     `cpu_offload` became `offload_optimizer`, `cpu_offload_param` `offload_param`, and `zero_optimization: true` a mapping with a stage.
 
@@ -240,9 +240,6 @@ def deprecated_key(config: DeepSpeedConfig) -> Iterator[Hit]:
          "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true}}}
     """
     pairs = [p for p in config.problems if p.kind == "pair"]
-    for problem in pairs:
-        fix = Fix({".".join(map(str, problem.path)): None})
-        yield hit(config, problem.path, problem.why, severity=Severity.ERROR, fails_at="engine start", fix=fix)
     zero = config.get("zero_optimization")
     if isinstance(zero, bool):
         message = f"{shown(zero)} is the old form of a mapping: stage {int(zero)} runs"
@@ -254,6 +251,34 @@ def deprecated_key(config: DeepSpeedConfig) -> Iterator[Hit]:
         if new and config.has(*path) and config.get(*path) != "auto" and path not in [p.path for p in pairs]:
             shown_new = "stage3_gather_16bit_weights_on_model_save" if key.startswith("stage3_gather") else new
             yield hit(config, path, f"is deprecated: its successor is {shown_new}", fix=_successor(key, config.get(*path)))
+
+
+@rule(
+    "DS028",
+    Severity.ERROR,
+    DeepSpeedConfig,
+    fails_at="engine start",
+    checked="run",
+    source="deepspeed-0.19.8-config-utils",
+    covers=("DS-DEPRECATED-PAIR",),
+)
+def old_key_beside_its_successor(config: DeepSpeedConfig) -> Iterator[Hit]:
+    """A renamed key beside its successor stops DeepSpeed.
+
+    "Cannot provide deprecated parameter 'cpu_offload' and replacing parameter 'offload_optimizer' together", whatever their values.
+
+    Bad `ds.json`:
+
+        {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+         "zero_optimization": {"stage": 2, "cpu_offload": true, "offload_optimizer": {"device": "cpu", "pin_memory": true}}}
+
+    Good `ds.json`:
+
+        {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true}}}
+    """
+    for problem in (p for p in config.problems if p.kind == "pair"):
+        yield hit(config, problem.path, problem.why, fix=Fix({".".join(map(str, problem.path)): None}))
 
 
 def _successor(key: str, value: Any) -> Fix | None:
