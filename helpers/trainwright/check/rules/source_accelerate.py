@@ -511,7 +511,7 @@ def _context_parallel(program: Program) -> Iterator[Hit]:
     covers=("BNB-DEVICEMAP",),
 )
 def model_spread_by_device_map(program: Program) -> Iterator[Hit]:
-    """A model is spread over all devices of a machine by `device_map`, and trained by several ranks, of which each wants it whole.
+    """A model is spread over all devices of a machine by its device_map, and trained by several ranks, of which each wants it whole.
 
     With `device_map="auto"` every rank puts parts of the model on every device, and prepare() stops ("You can't train a model that has
     been loaded with `device_map='auto'` in any distributed mode"). Give each rank its own device, or leave `device_map` out. Under
@@ -536,6 +536,7 @@ def model_spread_by_device_map(program: Program) -> Iterator[Hit]:
     config, placed = program.config, program.context.device_map
     ranks = program.context.world_size or (config.whole("num_processes") if config is not None else None)
     stage3 = any(deepspeed.stage == 3 for deepspeed in program.job.deepspeed)
+    stage3 = stage3 or (config is not None and config.kind == "deepspeed" and config.whole("zero_stage") == 3)  # told by the stage's rules
     if placed not in ("auto", "balanced", "balanced_low_0", "sequential") or not ranks or ranks < 2 or stage3:
         return
     loads = [c for c in program.calls if c.last == "from_pretrained" and program.value(c.argument("device_map")) == placed]
