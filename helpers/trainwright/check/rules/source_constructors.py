@@ -224,23 +224,16 @@ def _policy(program: Program, call: Call, version: int | None) -> _Judged:
     if isinstance(policy, str) and policy not in ("fp8", "fp16", "bf16", "fp32"):
         yield "mixed_precision_policy", f"mixed_precision_policy {policy!r} is none of fp8, fp16, bf16, fp32"
     elif isinstance(policy, dict) and version is not None:
-        last = "output_dtype" if version == 2 else "buffer_dtype"
-        wrong = [
-            str(key)
-            for key in policy
-            if key not in ("param_dtype", "reduce_dtype", last, *(("cast_forward_inputs",) if version == 2 else ()))
-        ]
-        text = [str(key) for key, value in policy.items() if isinstance(value, str)]
-        if wrong:
-            yield (
-                "mixed_precision_policy",
-                f"mixed_precision_policy has {', '.join(wrong)}: FSDP{version} takes param_dtype, reduce_dtype, {last}",
-            )
-        elif text:
-            yield (
-                "mixed_precision_policy",
-                f"mixed_precision_policy gives {', '.join(text)} as text: torch dtypes are wanted (torch.bfloat16)",
-            )
+        wanted = ("param_dtype", "reduce_dtype", "output_dtype" if version == 2 else "buffer_dtype")
+        extra, missing = [str(key) for key in policy if key not in wanted], [key for key in wanted if key not in policy]
+        dtypes = ("bfloat16", "float16", "float32", "half", "float")
+        wrong = [str(k) for k, v in policy.items() if v is not UNKNOWN and not (isinstance(v, Symbol) and v.last in dtypes)]
+        if extra or missing:
+            held = f"has {', '.join(extra)}" if extra else f"lacks {', '.join(missing)}"
+            yield "mixed_precision_policy", f"mixed_precision_policy {held}: FSDP{version} takes {', '.join(wanted)}, all three"
+        elif wrong:
+            message = f"mixed_precision_policy gives no torch dtype for {', '.join(wrong)}: torch.bfloat16, float16 or float32 are wanted"
+            yield "mixed_precision_policy", message
 
 
 def _quantized(program: Program, call: Call) -> _Judged:

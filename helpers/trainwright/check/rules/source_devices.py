@@ -131,7 +131,7 @@ def _elsewhere(program: Program) -> bool:
     )
 
 
-@rule("SRC008", Severity.ERROR, Program, fails_at="engine start", checked="run", source="torch-2.13.0-distributed")
+@rule("SRC008", Severity.ERROR, Program, fails_at="engine start", checked="source", source="torch-2.13.0-distributed")
 def device_id_against_backend(program: Program) -> Iterator[Hit]:
     """A device_id of init_process_group() that its backend cannot use.
 

@@ -118,7 +118,9 @@ def _of_source(program: Program) -> str:
         if isinstance(version, int):
             return f"fsdp{version}"
     if module.called("accelerate", "FullyShardedDataParallelPlugin"):
-        return _of_file(program.config) if program.config and program.config.kind == "fsdp" else "fsdp1"
+        if program.config is not None and program.config.kind == "fsdp":
+            return _of_file(program.config)
+        return "fsdp1" if program.config is not None or any(c.launcher != "accelerate" for c in program.commands()) else ""
     if module.called("accelerate", "DeepSpeedPlugin"):
         return "deepspeed"
     arguments = program.context.training_args
