@@ -156,6 +156,7 @@ MEET = {
     "a group": "if rank == 0:\n    dist.all_reduce(x, group=g)",
     "point to point": "if rank == 0:\n    dist.send(x, 1)\nelse:\n    dist.recv(x, 0)",
     "before leaving": "if rank != 0:\n    dist.barrier()\n    return\nsave()\ndist.barrier()",
+    "one condition, both ways": "if verbose or rank != 0:\n    dist.all_reduce(x)\n    return\ndist.all_reduce(x)",
     "some steps": "if rank == 0 and verbose:\n    return\ndist.barrier()",
     "an error": "try:\n    f()\nexcept OSError:\n    if rank == 0:\n        dist.barrier()",
 }

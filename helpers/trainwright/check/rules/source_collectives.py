@@ -91,10 +91,13 @@ def _left(program: Program, call: Call, test: ast.expr) -> bool:
 
 
 def _answered(program: Program, call: Call, sign: int) -> bool:
-    """Whether the other ranks make the same call elsewhere in the function."""
+    """Whether the other ranks make the same call elsewhere in the function, or where one of its conditions turns out otherwise."""
+    mine = {(id(guard.test), guard.holds) for guard in call.place.guards if rank_sign(program.module, guard.test, guard.holds)}
     for other in program.calls:
         beside = other is not call and other.place.function is call.place.function and _kin(other) == _kin(call)
         if beside and sign_of(program.module, other.place)[0] == -sign:
+            return True
+        if beside and any((id(guard.test), not guard.holds) in mine for guard in other.place.guards):
             return True
     return False
 

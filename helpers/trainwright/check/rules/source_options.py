@@ -164,7 +164,7 @@ def _goes_out(program: Program, options: Options) -> bool:
     module = program.module
     for call in program.calls:
         given = [*call.node.args, *[k.value for k in call.node.keywords]]
-        if not any(dotted(part.value if isinstance(part, ast.Starred) else part) in options.namespaces for part in given):
+        if not any(options.holds(part) for part in given):
             continue
         if call.last in _SPREADS or (call.last == "getattr" and not isinstance(module.value(call.argument("", 1)), str)):
             return True

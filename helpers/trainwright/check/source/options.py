@@ -35,6 +35,13 @@ class Options:
     options: tuple[Option, ...]
     whole: bool
     namespaces: frozenset[str]
+    makers: frozenset[str]  # functions of the source that give what parse_args() gave
+
+    def holds(self, node: ast.expr) -> bool:
+        """Whether an expression is the parsed arguments as a whole."""
+        if isinstance(node, ast.Call):
+            return dotted(node.func) in self.makers or dotted(node.func).endswith(".parse_args")
+        return dotted(node.value if isinstance(node, ast.Starred) else node) in self.namespaces
 
     def of(self, word: str) -> Option | None:
         """The option that argparse takes a word for: by its name, or by a beginning that no other shares."""
@@ -63,7 +70,8 @@ def options_of(module: Module) -> Options | None:
             whole = False
     if any("ArgumentParser" in dotted(base) for made_class in module.classes.values() for base in made_class.bases):
         whole = False
-    return Options(tuple(found), whole, frozenset(_namespaces(module)))
+    makers = frozenset(name for name, function in module.functions.items() if _gives_arguments(module, function))
+    return Options(tuple(found), whole, frozenset(_namespaces(module, makers)), makers)
 
 
 def _hands_on(module: Module, call: Call) -> bool:
@@ -97,9 +105,8 @@ def _option(module: Module, call: Call) -> Option | None:
     )
 
 
-def _namespaces(module: Module) -> set[str]:
+def _namespaces(module: Module, makers: frozenset[str]) -> set[str]:
     """The names that hold what parse_args() gave, directly or through a function of this source."""
-    makers = {name for name, function in module.functions.items() if _gives_arguments(module, function)}
     found = set()
     for name, values in module.bindings.items():
         for value in values:
