@@ -302,10 +302,12 @@ def removed_xpu_binding(program: Program) -> Iterator[Hit]:
     if program.context.older("torch", "2.8"):
         return
     bound = program.module.imports_any("oneccl_bindings_for_pytorch", "torch_ccl", "oneccl_bind_pt")
+    told: set[str] = set()
     for name, node, place in program.module.imports:
         root = name.split(".")[0]
-        if place.tried or place.guards:
+        if place.tried or place.guards or root in told:
             continue
+        told.add(root)
         if root in ("oneccl_bindings_for_pytorch", "torch_ccl", "oneccl_bind_pt"):
             yield Hit(f"import {root}: its last release is for torch 2.8; torch has xccl itself", program.at(node), root)
         elif root == "intel_extension_for_pytorch":
