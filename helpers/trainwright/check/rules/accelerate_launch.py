@@ -130,6 +130,7 @@ def machines_that_do_not_meet(config: AccelerateConfig) -> Iterator[Hit]:
     machines = config.launch.machines
     if machines <= 1 or config.kind in ("sagemaker", "tpu"):
         return
+    yield from stopped(config, "address")
     yield from _address(config)
     count = config.whole("num_processes")
     if count and (count % machines or count < machines):
@@ -401,5 +402,5 @@ def argument_the_launcher_refuses(config: AccelerateConfig) -> Iterator[Hit]:
           dynamo_use_dynamic: true
     """
     if config.file.kind and config.document.get("compute_environment") in (None, "LOCAL_MACHINE"):
-        found = stopped(config, "paradigm", "conversion", "count", "address", "fp8")
+        found = stopped(config, "paradigm", "conversion", "count", "fp8")
         yield from (hit for hit in found if hit.path != "num_processes")  # ACC007

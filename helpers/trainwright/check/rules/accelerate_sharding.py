@@ -72,8 +72,8 @@ def _version_1(config: AccelerateConfig) -> Iterator[Hit]:
     if compiles(config) and not config.true("fsdp_use_orig_params"):
         fix = set_to(config, "fsdp_use_orig_params", True)
         yield hit(config, "fsdp_use_orig_params", "has to be true where torch.compile is used", fix=fix)
-    torch = config.context.versions.get("torch")
-    if compiles(config) and config.true("fsdp_offload_params") and (torch is None or torch.startswith(("2.4", "2.5", "2.6"))):
+    torch = config.context.versions.get("torch", "")
+    if compiles(config) and config.true("fsdp_offload_params") and torch.startswith(("2.4", "2.5", "2.6")):
         message = "with torch.compile fails in the validation loop under torch 2.4 to 2.6; FSDP2 does not"
         yield hit(config, "fsdp_offload_params", message, severity=Severity.WARNING)
 
