@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import islice
 
-from trainwright.check.source.module import Call, Function, Guard, dotted
+from trainwright.check.source.module import Call, Function, Guard, dotted, words_of
 from trainwright.check.source.program import Program, wrapped
 from trainwright.check.source.ranks import COLLECTIVES, is_collective, is_of_engine, rank_sign, sign_of
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
-_HARMLESS = ("initialized", "available", "world_size", "num_processes", "distributed", "is_main")
+_HARMLESS = ("initialized", "available", "world_size", "num_processes", "distributed")
 
 
 @rule("SRC001", Severity.ERROR, Program, fails_at="first step", checked="run", source="torch-2.13.0-distributed")
@@ -107,7 +108,8 @@ def _kin(call: Call) -> str:
 
 
 def _shown(test: ast.expr) -> str:
-    text = ast.unparse(test)
+    small = sum(1 for _ in islice(ast.walk(test), 61)) <= 60
+    text = ast.unparse(test) if small else "a long condition"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -145,8 +147,8 @@ def _always(program: Program, call: Call) -> bool:
 
 
 def _harmless(guard: Guard) -> bool:
-    words = ast.dump(guard.test)[:2000].lower()
-    return any(word in words for word in _HARMLESS) and "is_main" not in words
+    words = words_of(guard.test)
+    return any(word in words for word in _HARMLESS)
 
 
 @rule("SRC002", Severity.ERROR, Program, fails_at="end of run", checked="source", source="accelerate-1.15.0-accelerator")

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trainwright.check.source.module import Call
+from trainwright.check.source.module import Call, words_of
 from trainwright.check.source.program import Program, text_of
 from trainwright.check.source.ranks import is_collective
 from trainwright.check.source.values import Symbol
@@ -271,7 +271,7 @@ def _cuda_shown(program: Program, call: Call) -> str:
 def _tested(program: Program, call: Call) -> bool:
     """Whether code stands under a condition on the device, or may fail quietly."""
     words = ("cuda", "device", "xpu", "gpu", "available", "backend", "accelerator")
-    return call.place.tried or any(any(w in ast.dump(g.test)[:2000].lower() for w in words) for g in call.place.guards)
+    return call.place.tried or any(any(w in words_of(g.test) for w in words) for g in call.place.guards)
 
 
 @rule("SRC010", Severity.WARNING, Program, fails_at="engine start", checked="source", source="alcf-user-guides")

@@ -112,15 +112,15 @@ class Module:
     def imports_any(self, *packages: str) -> bool:
         return any(name.split(".")[0] in packages or name in packages for name, _, _ in self.imports)
 
-    def name_of(self, node: ast.AST | None) -> str:
-        """The full dotted name of an expression; "" where it has none."""
+    def name_of(self, node: ast.AST | None, depth: int = 0) -> str:
+        """The full dotted name of an expression; "" where it has none, or is longer than any that is written."""
         chain: list[str] = []
         for _ in range(_LONGEST_CHAIN):
             if isinstance(node, ast.Attribute):
                 chain.append(node.attr)
                 node = node.value
             elif isinstance(node, ast.Call):
-                inner = self.name_of(node.func) if len(chain) < 4 else ""
+                inner = self.name_of(node.func, depth + 1) if depth < _LONGEST_CHAIN else ""
                 return ".".join([f"{inner}()", *reversed(chain)]) if inner else ""
             elif isinstance(node, ast.Name):
                 return self._resolved([node.id, *reversed(chain)])
@@ -161,6 +161,12 @@ def dotted(node: ast.AST | None) -> str:
         else:
             return ""
     return ""
+
+
+def words_of(node: ast.AST) -> str:
+    """The names, attributes and texts in an expression, in lower case; what is too large for a condition is cut."""
+    parts = islice(ast.walk(node), 200)
+    return " ".join(str(getattr(p, "id", "") or getattr(p, "attr", "") or getattr(p, "value", ""))[:80] for p in parts).lower()
 
 
 @lru_cache(maxsize=8)  # a source is taken apart for its facts, and again for its rules

@@ -58,8 +58,8 @@ def rank_sign(module: Module, test: ast.expr, holds: bool = True, depth: int = 0
 
 def _of_being_distributed(test: ast.expr, holds: bool) -> bool:
     """Whether a condition holds (or not) in every distributed run."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _of_being_distributed(test.operand, not holds)
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         name = (dotted(test.left) or dotted(getattr(test.left, "func", None))).rpartition(".")[2]
         counts = name in ("world_size", "num_processes", "get_world_size", "n_gpu") or _is_rank(test.left)
