@@ -250,12 +250,13 @@ def _kind(program: Program, node: ast.expr) -> str:
     fails_at="plugin",
     checked="source",
     source="accelerate-1.15.0-accelerator",
-    covers=("MEG-SCHED", "TPU-MAINFN", "PAR-CP-ATTN", "PAR-CP-MASK"),
+    covers=("MEG-SCHED", "TPU-MAINFN", "PAR-CP-ATTN", "PAR-CP-MASK", "ADS-SCHED-BOTH"),
 )
 def code_the_launched_strategy_refuses(program: Program) -> Iterator[Hit]:
-    """Code that does not fit the strategy its config file starts: Megatron-LM, TPUs, context parallelism.
+    """Code that does not fit the strategy its config file starts: DeepSpeed, Megatron-LM, TPUs, context parallelism.
 
-    Megatron-LM makes its own scheduler (MegatronLMDummyScheduler stands for it) and knows Adam and SGD. On a TPU the launcher imports the
+    A scheduler of the code beside one in the DeepSpeed file stops prepare() (a DummyScheduler stands for the file's). Megatron-LM
+    makes its own scheduler (MegatronLMDummyScheduler stands for it) and knows Adam and SGD. On a TPU the launcher imports the
     script and calls its `main_training_function`. Context parallelism in the Trainer takes SDPA attention and causal masks alone.
 
     Bad `job.sh`:
@@ -291,6 +292,11 @@ def code_the_launched_strategy_refuses(program: Program) -> Iterator[Hit]:
     config = program.config
     if program.sharding == "megatron":
         yield from _megatron(program)
+    for deepspeed in program.job.deepspeed if program.sharding == "deepspeed" else ():
+        if deepspeed.has("scheduler"):
+            for node, made in _schedulers(program):
+                message = f"{made}() in the code, and a scheduler in {deepspeed.document.path}: prepare() stops; use a DummyScheduler"
+                yield Hit(message, program.at(node), "scheduler", fails_at="first step")
     if config is not None and config.kind == "tpu" and not config.true("tpu_use_cluster") and program.stand_in is None:
         wanted = str(config.value("main_training_function") or "main")
         if wanted not in {*program.module.functions, *program.module.names, *program.module.bindings}:
@@ -299,17 +305,30 @@ def code_the_launched_strategy_refuses(program: Program) -> Iterator[Hit]:
     yield from _context_parallel(program)
 
 
-def _megatron(program: Program) -> Iterator[Hit]:
+def _prepared_objects(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """What is handed to prepare(), and the full name of what made it, where the text tells."""
     for call in program.methods("prepare"):
         for node in call.node.args:
-            name = node.id if isinstance(node, ast.Name) else ""
-            for value in program.module.bindings.get(name, []):
-                made = program.module.name_of(value.func) if isinstance(value, ast.Call) else ""
-                last = made.rpartition(".")[2]
-                if made.startswith("torch.optim.lr_scheduler.") or (made.startswith("transformers.") and "sched" in last):
-                    yield Hit(f"{last}() under Megatron-LM: hand prepare() a MegatronLMDummyScheduler", program.at(node), name)
-                elif made.startswith("torch.optim.") and not re.search("adam|sgd", last, re.IGNORECASE):
-                    yield Hit(f"{last}() under Megatron-LM: it knows Adam and SGD", program.at(node), name)
+            for value in program.module.bindings.get(node.id if isinstance(node, ast.Name) else "", []):
+                if isinstance(value, ast.Call) and not (isinstance(value.func, ast.Attribute) and value.func.attr == "prepare"):
+                    yield node, program.module.name_of(value.func)
+
+
+def _schedulers(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """Learning-rate schedulers of torch and Transformers that are handed to prepare()."""
+    for node, made in _prepared_objects(program):
+        last = made.rpartition(".")[2]
+        if made.startswith("torch.optim.lr_scheduler.") or (made.startswith(("transformers.", "diffusers.")) and "sched" in last):
+            yield node, last
+
+
+def _megatron(program: Program) -> Iterator[Hit]:
+    for node, last in _schedulers(program):
+        yield Hit(f"{last}() under Megatron-LM: hand prepare() a MegatronLMDummyScheduler", program.at(node), last)
+    for node, made in _prepared_objects(program):
+        last = made.rpartition(".")[2]
+        if made.startswith("torch.optim.") and "lr_scheduler" not in made and not re.search("adam|sgd", last, re.IGNORECASE):
+            yield Hit(f"{last}() under Megatron-LM: it knows Adam and SGD", program.at(node), last)
 
 
 def _context_parallel(program: Program) -> Iterator[Hit]:
