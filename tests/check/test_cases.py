@@ -74,7 +74,7 @@ def test_each_finding_has_its_place_and_its_stage(case: Path) -> None:
             continue  # a launch line, or the file that the case refers to
         assert path == f"{case.parent}/" and re.fullmatch(r"(:\d+){0,2}", rest)
         key: list[Any] = finding.get("path", "").split(".")
-        if "-json" in case.name or said(case, "trap") == ["ADS-JSON-STRICT"]:
+        if "-json" in case.name or case.suffix == ".py" or said(case, "trap") == ["ADS-JSON-STRICT"]:
             continue
         if rest.count(":") == 2 and finding["rule"] != "DOC001" and load(str(case)).has(*key):
             line, column = map(int, rest[1:].split(":"))

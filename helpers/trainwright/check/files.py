@@ -143,18 +143,9 @@ def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
 
 
 def _source(path: str) -> Loaded:
-    import ast
-    import warnings
+    from trainwright.check.source.parse import read_source
 
-    text = read_text(path, MAX_TEXT["yaml"])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in a user's text is not ours to tell
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        line = getattr(problem, "lineno", None)
-        why = getattr(problem, "msg", None) or str(problem) or "nested too deep"
-        return Loaded(path, "unreadable", text=text, problem=DocumentError(f"is not Python 3 that parses: {why}", Location(path, line)))
+    text, tree = read_source(path)
     return Loaded(path, "python", tree=tree, text=text)
 
 

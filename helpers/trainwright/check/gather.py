@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.check import dialects, files, flags
 from trainwright.check.facts import table
@@ -29,6 +29,9 @@ from trainwright.document import Document
 from trainwright.emit.accelerate_file import AccelerateFile, accelerate_file
 from trainwright.errors import UserError
 from trainwright.report import Location, Report
+
+if TYPE_CHECKING:
+    import ast
 
 _DEPTH = 4  # script -> Accelerate file -> DeepSpeed file is what there is
 NOT_JUDGED = {
@@ -195,11 +198,29 @@ class Draft:
         elif loaded.script:
             self._script(loaded)
         elif loaded.tree:
-            self.subjects.append(Source(loaded.path, loaded.text, loaded.tree, self.context))
+            self._source(loaded, loaded.tree, depth, folder)
         elif document is not None:
             if loaded.problem is None:
                 self.subjects.append(document)
             self._document(loaded, document, depth, reader, folder)
+
+    def _source(self, loaded: files.Loaded, tree: ast.Module, depth: int, folder: str) -> None:
+        """A Python source, the facts that it tells, and the DeepSpeed configs that it names or holds."""
+        from trainwright.check.source import facts
+        from trainwright.check.source.module import take_apart
+
+        module = take_apart(tree)
+        for name, value in facts.facts_of(module):
+            self.know(name, value, loaded.path)
+        self.subjects.append(Source(loaded.path, loaded.text, tree, self.context))
+        for reference in facts.references_of(module):
+            if isinstance(reference.target, str):
+                found = self.gatherer.follow(reference.target, loaded.path, folder)
+                if found is not None:
+                    self.add(found, depth + 1, reference.reader, folder)
+            else:
+                document = facts.document_of(reference, loaded.text, loaded.path)
+                self.subjects.append(DeepSpeedConfig(document, document.value, self.context, reference.reader))
 
     def _document(self, loaded: files.Loaded, document: Document, depth: int, reader: str, folder: str) -> None:
         if loaded.dialect in ("accelerate", "sagemaker"):

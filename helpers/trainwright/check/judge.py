@@ -53,7 +53,7 @@ def judge(
     gathered = Gatherer(context, report, dialect, together).gather(paths, line)
     jobs = []
     for job, subjects in gathered.jobs:
-        for subject in [*subjects, job]:
+        for subject in [*subjects, job, *_programs(job, report)]:
             findings = [f for f in findings_of(subject) if not _said(report.findings, f)]
             report.findings += findings
             for finding in findings:
@@ -65,12 +65,22 @@ def judge(
     return report
 
 
+def _programs(job: Job, report: Report) -> list[Any]:
+    """The sources of a job within it, and what of them only running tells."""
+    context = job.context
+    if not (job.sources or context.call or context.ddp_kwargs or context.training_args or context.device_map):
+        return []
+    load_all("check", "source*")
+    from trainwright.check.source.program import programs
+
+    return programs(job, report)
+
+
 def findings_of(subject: Any) -> list[Finding]:
     """What the rules of a subject's kind find."""
     module = MODULES.get(type(subject))
-    if module is None:
-        return []
-    load_all("check", f"{module}*")
+    if module is not None:
+        load_all("check", f"{module}*")
     return check_all(subject)
 
 

@@ -13,7 +13,7 @@ from trainwright.report import Location
 ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".job", ".lsf")
 MAX_LINES = 20_000
 _LONGEST = 65_536  # of an array or a text over several lines
-_ASSIGN = re.compile(r"^(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
+_ASSIGN = re.compile(r"^(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)(\+?)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
 _ARRAY = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?([A-Za-z_]\w*)(\+?)=\((.*?)\)\s*$", re.DOTALL)
 _OPENS = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?[A-Za-z_]\w*\+?=\([^)]*$")
 _TEXT_OPENS = re.compile(r"^\s*(?:export\s+|local\s+)?[A-Za-z_]\w*=\"[^\"]*$")
@@ -114,7 +114,8 @@ def _part(script: Script, part: str, known: dict[str, str], where: Location) -> 
     for word in ("if ", "then ", "do ", "else ", "time ", "exec "):
         rest = rest[len(word) :].lstrip() if rest.startswith(word) else rest
     while match := _ASSIGN.match(rest):
-        name, value = match[1], _fill(match[2].strip("\"'"), known)
+        name, value = match[1], _fill(match[3].strip("\"'"), known)
+        value = f"{known.get(name, '')}{value}"[:65536] if match[2] else value
         after = rest[match.end() :].lstrip()
         known[name] = value
         if rest.startswith(("export", "declare")) or after:
