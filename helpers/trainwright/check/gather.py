@@ -54,8 +54,11 @@ class Gathered:
 class Gatherer:
     """Reads each file once, follows what it refers to, and puts what belongs together into one job."""
 
-    def __init__(self, context: Context, report: Report, forced: str = "", together: bool = False) -> None:
+    def __init__(
+        self, context: Context, report: Report, forced: str = "", together: bool = False, texts: Mapping[str, str] | None = None
+    ) -> None:
         self.context, self.report, self.forced, self.together = context, report, forced, together
+        self.texts = texts or {}  # by real path: what a file is to hold, whatever it holds
         self.loaded: dict[str, files.Loaded] = {}
         self.used: set[str] = set()  # files that another one refers to: judged there
         self.found = Gathered()
@@ -63,7 +66,7 @@ class Gatherer:
     def load(self, path: str, named: bool = True) -> files.Loaded:
         key = os.path.realpath(path) if path != "-" else path
         if key not in self.loaded:
-            self.loaded[key] = files.load(path, self.forced if named else "")
+            self.loaded[key] = files.load(path, self.forced if named else "", self.texts.get(key))
             self.loaded[key].named = named
         return self.loaded[key]
 
@@ -318,12 +321,15 @@ class Draft:
             self.model_file(path)
 
     def model_file(self, path: str) -> None:
-        from trainwright.model import load_model
+        from trainwright import probe
 
-        try:
-            self.know("model", load_model(path), path)
-        except UserError as problem:
-            self.gatherer.report.skip(path, str(problem))
+        if probe.importable("trainwright.model"):
+            from trainwright.model import load_model
+
+            try:
+                self.know("model", load_model(path), path)
+            except UserError as problem:
+                self.gatherer.report.skip(path, str(problem))
 
     # --- other tools' files -------------------------------------------------------------------------------------------
 
