@@ -186,8 +186,6 @@ def _offload(config: AccelerateConfig, values: dict[str, Any], made: Converted) 
                 made.lost.append(f"{name}_device nvme: the file names no {name}_nvme_path, and the launcher would pass the word none")
             block["nvme_path"] = path
             made.notes.append(f"{name}_nvme_path {shown(path)} now counts: the launcher never passes it on")
-        elif block["device"] == "none":
-            del zero[name]
         else:
             del block["nvme_path"]
 

@@ -6,7 +6,6 @@ layouts), nothing is changed.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ def edit(text: str, dialect: str, changes: Changes) -> str | None:
 
 
 def _wanted(value: Any, changes: Changes) -> Any:
-    value = copy.deepcopy(value)
+    value = _apart(value)
     for path, new in changes.items():
         here = value
         for part in path[:-1]:
@@ -49,6 +48,13 @@ def _wanted(value: Any, changes: Changes) -> Any:
             elif new is not None:
                 here[path[-1]] = new
     return value
+
+
+def _apart(value: Any) -> Any:
+    """A copy in which no part is shared: what two aliases name is one value only until one of them changes."""
+    if isinstance(value, dict):
+        return {key: _apart(item) for key, item in value.items()}
+    return [_apart(item) for item in value] if isinstance(value, list) else value
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -50,7 +50,8 @@ def _round(findings: Iterable[Finding], found: dict[str, Fixed], files: Collecti
     touched: set[tuple[str, str]] = set()
     for finding in findings:
         fix, where = finding.fix, finding.where
-        if fix is None or not fix.safe or where is None or (key := os.path.realpath(where.path)) not in files:
+        typed = fix is not None and any(name.startswith("--") for name in fix.set)  # a launch line is not edited
+        if fix is None or typed or not fix.safe or where is None or (key := os.path.realpath(where.path)) not in files:
             continue
         keys = {(key, name) for name in fix.set}
         if keys & touched or not (each := found.get(key) or _read(where.path)):
