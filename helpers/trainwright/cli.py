@@ -153,7 +153,7 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
     face.add_arguments(parser)
     common = parser.add_argument_group("report")
     formats = getattr(face, "FORMATS", ("text", "json"))
-    about = "text for people, json for programs" + (", sarif for code scanning" if "sarif" in formats else "")
+    about = "text for people, json for programs" if "sarif" not in formats else "for people, programs, code scanning"
     common.add_argument("--format", choices=formats, default="text", help=f"{about} (default text)")
     common.add_argument("--output", metavar="FILE", default="-", help="write the whole report to FILE instead of stdout (-)")
     common.add_argument("--limit", type=_limit, metavar="N", default=20, help="show at most N findings, 0 for all (default 20)")

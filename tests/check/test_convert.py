@@ -207,7 +207,7 @@ def test_real_files_of_fsdp1(data: Path, tmp_path: Path) -> None:
                 "fsdp_reshard_after_forward", True
             )
     answers = oracle(made)
-    assert len(made) >= 10 and [row["stage"] for row in answers] == [""] * len(made), answers
+    assert len(made) >= 8 and [row["stage"] for row in answers] == [""] * len(made), answers
     assert all(row["env"]["FSDP_VERSION"] == "2" for row in answers)
 
 

@@ -105,6 +105,8 @@ def test_every_bad_example_of_a_page_is_mended_or_left_whole(tmp_path: Path) -> 
     """A safe fix silences its finding, brings no error that was not there, and a second run changes nothing."""
     mended = 0
     for rule in load_all("check").values():
+        if not rule.find.__module__.startswith("trainwright.check."):
+            continue
         for example in (e for e in examples(rule.page) if e.bad and not e.options and len(e.files) == 1):
             name, text = next(iter(example.files.items()))
             path = tmp_path / name

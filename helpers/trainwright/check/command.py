@@ -20,10 +20,7 @@ EXAMPLES = """examples:
   trainwright check accelerate.yaml --world-size 4 --model config.json --device cuda
   trainwright check job.sbatch      the files that it names are judged with it
   trainwright check --cli "accelerate launch --config_file a.yaml train.py --bf16"
-  trainwright check a.yaml --show-effective          what each key becomes, and who reads it
-  trainwright check a.yaml --diff                    what --fix would change
-  trainwright check a.yaml --convert fsdp2 --emit b.yaml
-  trainwright check --schema deepspeed               a JSON Schema for editors"""
+  trainwright check a.yaml --convert fsdp2 --emit b.yaml"""
 DIALECTS = (
     "accelerate",
     "deepspeed",
@@ -38,44 +35,43 @@ DIALECTS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "trainwright check [PATH ...] [options]"
     parser.add_argument(
         "paths",
         nargs="*",
         metavar="PATH",
-        help="config files, job scripts, Python sources, folders or patterns; - reads standard input; none: the file that "
-        "`accelerate launch` would take by default",
+        help="configs, job scripts, sources, folders, patterns; - is stdin; none: the file that accelerate launch takes",
     )
-    parser.add_argument("--cli", metavar="LINE", default="", help='a launch line as typed: "accelerate launch --config_file F train.py"')
-    parser.add_argument("--show-effective", action="store_true", help="what each key becomes, through which variable, and who reads it")
-    parser.add_argument("--together", action="store_true", help="judge all files as one job, also where none refers to another")
-    parser.add_argument(
-        "--dialect", choices=DIALECTS, default="", metavar="KIND", help="take every file for one of: " + ", ".join(DIALECTS)
-    )
-    parser.add_argument("--ignore-unknown", action="store_true", help="files of no training backend are no mistake (for hooks)")
+    parser.add_argument("--cli", metavar="LINE", default="", help="a launch line as typed, in quotes")
+    parser.add_argument("--show-effective", action="store_true", help="what each key becomes, and who reads it")
+    parser.add_argument("--together", action="store_true", help="judge all files as one job")
+    parser.add_argument("--dialect", choices=DIALECTS, default="", metavar="KIND", help="take files for one of " + ", ".join(DIALECTS))
+    parser.add_argument("--ignore-unknown", action="store_true", help="pass over files of no backend")
     _add_actions(parser)
     facts = parser.add_argument_group("facts that no file holds")
-    facts.add_argument("--context", metavar="FILE", help="a YAML or JSON file of facts (references/check-context.md lists its keys)")
-    facts.add_argument("--world-size", type=_ranks, metavar="N", help="ranks of the job, on all machines together")
+    facts.add_argument("--context", metavar="FILE", help="facts as YAML or JSON (see check-context.md)")
+    facts.add_argument("--world-size", type=_ranks, metavar="N", help="ranks of the job, on all machines")
     facts.add_argument("--gpus-per-node", type=_ranks, metavar="N", help="devices of one machine")
     facts.add_argument("--model", metavar="CONFIG", help="the model's Hugging Face config.json")
     facts.add_argument("--device", choices=DEVICES, help="what the job's machines compute on")
     for package in PACKAGES:
-        more = " (else the one that the tables describe)" if package == PACKAGES[0] else ""
-        facts.add_argument(f"--{package}", metavar="V", help=f"the job's release of {package}{more}")
-    facts.add_argument("--python", metavar="PATH", help="the job's interpreter: its installed releases are used")
+        facts.add_argument(f"--{package}", metavar="V", help="the job's release of it")
+    facts.add_argument("--python", metavar="PATH", help="the job's interpreter, whose releases count")
 
 
 def _add_actions(parser: argparse.ArgumentParser) -> None:
     acts = parser.add_argument_group("mend, convert, adopt")
     way = acts.add_mutually_exclusive_group()
-    way.add_argument("--diff", action="store_true", help="show what --fix would change; nothing is written")
-    way.add_argument("--fix", action="store_true", help="apply the safe fixes to the files named, and show what changed")
-    way.add_argument("--convert", choices=("fsdp2", "deepspeed", "accelerate"), help="the same job as a config of another kind")
-    way.add_argument("--schema", nargs="?", const="", metavar="NAME", help="print a JSON Schema, NAME or NAME@RELEASE; none: the list")
-    acts.add_argument("--emit", metavar="FILE", help="write what --convert or --schema makes to FILE instead of stdout")
-    acts.add_argument("--check-imports", action="store_true", help="which packages the configs need, and whether --python has them")
+    way.add_argument("--diff", action="store_true", help="show what --fix would change")
+    way.add_argument("--fix", action="store_true", help="apply the safe fixes to the files named")
+    way.add_argument(
+        "--convert", choices=("fsdp2", "deepspeed", "accelerate"), metavar="KIND", help="the same job as fsdp2, deepspeed or accelerate"
+    )
+    way.add_argument("--schema", nargs="?", const="", metavar="NAME", help="a JSON Schema, NAME or NAME@RELEASE; none: the list")
+    acts.add_argument("--emit", metavar="FILE", help="write what --convert or --schema makes to FILE")
+    acts.add_argument("--check-imports", action="store_true", help="which packages the configs need")
     acts.add_argument("--baseline", metavar="FILE", help="put aside the findings that FILE knows")
-    acts.add_argument("--write-baseline", metavar="FILE", help="write the findings to FILE, to put them aside from now on")
+    acts.add_argument("--write-baseline", metavar="F", help="write the findings to FILE for that")
 
 
 def run(options: argparse.Namespace) -> Report:

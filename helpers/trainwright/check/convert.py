@@ -168,6 +168,8 @@ def to_deepspeed(config: AccelerateConfig) -> Converted:
     for block in ("fp16", "bf16"):
         if not values[block]["enabled"]:
             del values[block]
+        elif block == "fp16":
+            values[block]["auto_cast"] = True  # as the plugin adds it
     stay = [s.key for s in config.file.settings if s.path[0] == "deepspeed_config" and s.is_read and s.flag not in BESIDE_FILE]
     go = [s.key for s in config.file.settings if s.is_read and s.flag in BESIDE_FILE]
     made.notes.append(f"in the Accelerate file: deepspeed_config.deepspeed_config_file names it; delete {', '.join(go) or 'nothing'}")
@@ -267,7 +269,9 @@ def _precision(values: Mapping[str, Any], made: Converted) -> str:
             made.lost.append(f"{block}.enabled auto: an Accelerate file has to say the precision")
         elif str(enabled).lower() in _TRUE:
             words.append(block)
-            made.lost += [f"{block}.{key}" for key in extra]
+            made.lost += [f"{block}.{key}" for key in extra if key != "auto_cast"]
+            if block == "fp16" and given.get("auto_cast") is not True:
+                made.notes.append("fp16.auto_cast is on from now: Accelerate's plugin casts inputs that are floating point")
     return words[0] if words else "no"
 
 
