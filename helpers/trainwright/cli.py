@@ -152,7 +152,7 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
     )
     face.add_arguments(parser)
     common = parser.add_argument_group("report")
-    formats = getattr(face, "FORMATS", ("text", "json"))
+    formats = vars(face).get("FORMATS", ("text", "json"))
     about = "text for people, json for programs" if "sarif" not in formats else "for people, programs, code scanning"
     common.add_argument("--format", choices=formats, default="text", help=f"{about} (default text)")
     common.add_argument("--output", metavar="FILE", default="-", help="write the whole report to FILE instead of stdout (-)")

@@ -143,3 +143,19 @@ def test_data_of_conversions_and_schemas_fits_its_schema(check: Check) -> None:
     assert check("a.yaml", "--convert", "fsdp2")[0] == check("--schema")[0] == check("--schema", "deepspeed")[0] == Exit.OK
     Path("a.yaml").write_text("distributed_type: FSDP\nnum_processes: 4\nmixed_precision: fp32\n")
     assert check("a.yaml", "--diff")[1]["data"]["fixes"]
+
+
+def test_a_copy_without_the_actions_or_the_models_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    left_out = ("trainwright.check.actions", "trainwright.model")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None if name in left_out else real(name, package))
+    for options, words in (
+        (["--schema"], "judges files and does nothing else"),
+        (["a.yaml", "--model", "config.json"], "does not read models"),
+    ):
+        assert main(["check", *options]) == Exit.USAGE
+        assert words in (line := capsys.readouterr().err) and line.count("\n") == 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
-import sys
-from collections.abc import Mapping
 from typing import Any
 
 from trainwright.check.context import PACKAGES, installed_versions, read_context
@@ -79,23 +78,35 @@ def run(options: argparse.Namespace) -> Report:
     if options.emit and not (options.convert or options.schema):
         raise UserError("--emit needs --convert KIND or --schema NAME, whose text it writes")
     if options.schema is not None:
-        return _schema(options, report)
+        _actions().print_schema(options, report, _versions(options))
+        return report
     context = _context(options, report)
     paths = _paths(options, report)
     if options.convert:
-        return _convert(options, paths, context, report)
+        _actions().convert_file(options, paths, context, report)
+        return report
     judge(paths, context, options.cli, options.dialect, report, options.together)
     if options.diff or options.fix:
-        report = _fix(options, paths, context, report)
+        report = _actions().mend(options, paths, context, report)
     if options.ignore_unknown and report.exit is Exit.USAGE and all(row["dialect"] != "unreadable" for row in report.data["files"]):
         report.exit, report.text = None, []
     if options.check_imports:
-        _imports(options, paths, context, report)
+        _actions().list_imports(options, paths, context, report)
     if options.show_effective:
         from trainwright.check.effective import show
 
         show(report, paths, context, options.cli, options.dialect, options.together)
-    return _adopt(options, report)
+    if options.baseline or options.write_baseline:
+        _actions().adopt(options, report)
+    return report
+
+
+def _actions() -> Any:
+    if importlib.util.find_spec("trainwright.check.actions"):  # not held by a skill that judges and no more
+        from trainwright.check import actions
+
+        return actions
+    raise UserError("this copy judges files and does nothing else with them; the skill distributed-training-backends does")
 
 
 def _paths(options: argparse.Namespace, report: Report) -> list[str]:
@@ -119,9 +130,7 @@ def _context(options: argparse.Namespace, report: Report) -> Context:
 def _model(path: str | None) -> Any:
     if not path:
         return None
-    from trainwright import probe
-
-    if probe.importable("trainwright.model"):  # not held by a skill that judges files alone
+    if importlib.util.find_spec("trainwright.model"):  # not held by a skill that judges files alone
         from trainwright.model import load_model
 
         return load_model(path)
@@ -130,102 +139,6 @@ def _model(path: str | None) -> Any:
 
 def _versions(options: argparse.Namespace) -> dict[str, str]:
     return {name: getattr(options, name) for name in PACKAGES if getattr(options, name)}
-
-
-# --- what is done with the findings, or instead of them --------------------------------------------------------------
-
-
-def _fix(options: argparse.Namespace, paths: list[str], context: Context, report: Report) -> Report:
-    """With --fix the report is of the files as they are then; with --diff of the files as they are."""
-    from trainwright.check import fix
-    from trainwright.check.files import named_files
-
-    def judged(texts: Mapping[str, str]) -> Report:
-        return judge(paths, context, options.cli, options.dialect, Report("check"), options.together, texts)
-
-    files = {os.path.realpath(path) for path, _ in named_files(paths) if path != "-"}
-    changes = fix.fixed(judged, files)
-    if not options.fix:
-        fix.show(report, changes, write=False)
-        return report
-    before = Report("check")
-    before.data = {}
-    fix.show(before, changes, write=True)
-    after = judged({})
-    after.data["fixes"], after.text = before.data["fixes"], before.text + after.text
-    after.inferred, after.not_checked = report.inferred, report.not_checked + before.not_checked
-    after.exit = Exit.USAGE if before.not_checked else after.exit
-    return after
-
-
-def _convert(options: argparse.Namespace, paths: list[str], context: Context, report: Report) -> Report:
-    from trainwright.check.convert import convert
-    from trainwright.check.gather import Gatherer
-
-    gathered = Gatherer(context, report, options.dialect, options.together).gather(paths, options.cli)
-    unreadable = [row["path"] for row in gathered.rows.values() if row["dialect"] == "unreadable"]
-    if unreadable:
-        raise UserError(f"--convert: {unreadable[0]} cannot be read; `check {unreadable[0]}` says why")
-    made = convert(options.convert, [subject for _, subjects in gathered.jobs for subject in subjects], context.world_size)
-    report.data = {"convert": {"to": options.convert, "text": made.text, "notes": made.notes}}
-    return _made(options, report, made.text, made.notes)
-
-
-def _schema(options: argparse.Namespace, report: Report) -> Report:
-    import json
-
-    from trainwright.check.schemas import names, schema
-
-    if not options.schema:
-        report.data = {"schemas": names()}
-        report.text = [f"{row['name']}  {row['package']} {row['version']}" + _changes(row["changes"]) for row in names()]
-        return report
-    made = schema(options.schema, _versions(options))
-    report.data = {"schema": made}
-    return _made(options, report, json.dumps(made, indent=1, ensure_ascii=False) + "\n", [])
-
-
-def _changes(releases: list[str]) -> str:
-    return f"; older ones (NAME@RELEASE) differ at {', '.join(releases)}" if releases else ""
-
-
-def _made(options: argparse.Namespace, report: Report, text: str, notes: list[str]) -> Report:
-    """A text that was made: alone on standard output, so that it can be redirected, or in a file with what there is to know of it."""
-    if not options.emit:
-        report.text = text.splitlines()
-        report.inferred, report.not_checked, report.notes = [], [], notes
-        return report
-    from trainwright.output import write_text
-
-    write_text(options.emit, text)
-    report.text = [f"wrote {options.emit}", *notes]
-    return report
-
-
-def _imports(options: argparse.Namespace, paths: list[str], context: Context, report: Report) -> None:
-    from trainwright.check import imports
-    from trainwright.check.context import versions_in
-    from trainwright.check.gather import Gatherer
-
-    gathered = Gatherer(context, Report("check"), options.dialect, options.together).gather(paths, options.cli)
-    found = dict(reversed([need for job, subjects in gathered.jobs for need in imports.needs(job, subjects)]))
-    python = os.path.expanduser(options.python) if options.python else sys.executable
-    rows = imports.rows(sorted(found.items()), versions_in(python, found) if found else {}, python)
-    report.data["imports"] = rows
-    for row in rows:
-        state = f"{row['installed']} is there" if row["installed"] else f"missing in {python}; {row['install']}"
-        report.text.append(f"needs {row['package']} ({row['needed_by']}): {state}")
-
-
-def _adopt(options: argparse.Namespace, report: Report) -> Report:
-    if options.baseline or options.write_baseline:
-        from trainwright.check import baseline
-
-        if options.baseline:
-            baseline.apply(options.baseline, report)
-        if options.write_baseline:
-            baseline.write(options.write_baseline, report)
-    return report
 
 
 def _ranks(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -321,9 +322,7 @@ class Draft:
             self.model_file(path)
 
     def model_file(self, path: str) -> None:
-        from trainwright import probe
-
-        if probe.importable("trainwright.model"):
+        if importlib.util.find_spec("trainwright.model"):
             from trainwright.model import load_model
 
             try:
