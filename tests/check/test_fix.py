@@ -94,6 +94,16 @@ def test_a_key_of_a_block_is_named_from_the_top(tmp_path: Path) -> None:
     assert path.read_text().endswith("  bf16: {enabled: true}\n")
 
 
+def test_a_file_with_countless_findings_takes_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainwright.check.fix._MOST", 20_000)
+    path = tmp_path / "a.yaml"
+    rows = "".join(f"  key_number_{number}: {number}\n" for number in range(100))
+    path.write_text(f"distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n  fsdp_version: 2\n{rows}")
+    _, envelope = check(str(path), "--fix")
+    assert 3 < len(envelope["data"]["fixes"][0]["mended"]) < 30 and "call it again" in str(envelope["not_checked"])
+    assert path.read_text().count("key_number") == 100 - len(envelope["data"]["fixes"][0]["mended"])
+
+
 def test_paths_of_keys() -> None:
     value = {"a.b": {"c": 1}, "a": {"b": [{"d": 2}]}}
     assert (

@@ -32,7 +32,8 @@ def mend(options: argparse.Namespace, paths: list[str], context: Context, report
     after = judged({})
     after.data["fixes"], after.text = before.data["fixes"], before.text + after.text
     after.inferred, after.not_checked = report.inferred, report.not_checked + before.not_checked
-    after.exit = Exit.USAGE if before.not_checked else after.exit
+    stayed = any(not row["written"] for row in before.data["fixes"])
+    after.exit = Exit.USAGE if stayed else after.exit
     return after
 
 

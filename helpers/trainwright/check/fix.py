@@ -14,6 +14,7 @@ from trainwright.output import write_text
 from trainwright.report import Finding, Report
 
 _ROUNDS = 8  # a fix may uncover another finding: a renamed key is judged from then on
+_MOST = 300_000  # characters that are parsed again for the edits of one file: some seconds in a file that nobody wrote by hand
 
 Judge = Callable[[Mapping[str, str]], Report]
 
@@ -26,6 +27,7 @@ class Fixed:
     before: str
     after: str
     findings: list[Finding] = field(default_factory=list)
+    spent: int = 0
 
     def diff(self) -> str:
         import difflib
@@ -56,12 +58,15 @@ def _round(findings: Iterable[Finding], found: dict[str, Fixed], files: Collecti
         keys = {(key, name) for name in fix.set}
         if keys & touched or not (each := found.get(key) or _read(where.path)):
             continue
+        found[key] = each
+        each.spent += len(each.after)
+        if each.spent > _MOST:
+            continue
         dialect = "json" if where.path.endswith(".hjson") else dialect_of(where.path)
         after = _applied(each.after, dialect, fix.set)
         if after is not None and after != each.after:
             each.after = after
             each.findings.append(finding)
-            found[key] = each
             touched |= keys
     return bool(touched)
 
@@ -104,6 +109,8 @@ def show(report: Report, changes: Iterable[Fixed], write: bool) -> None:
         obstacle = _obstacle(each.path) if write else ""
         if write and not obstacle:
             write_text(each.path, each.after, keep_mode=True)
+        if each.spent > _MOST:
+            report.skip(f"more fixes of {each.path}", "there are more than are applied at once; call it again")
         if obstacle:
             report.skip(each.path, f"{obstacle}: it was not changed")
         report.text += diff.splitlines()
