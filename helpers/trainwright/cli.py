@@ -89,6 +89,8 @@ def _run(command: Command, arguments: list[str]) -> int:
         report = _answer(command, face, options)
         code = report.outcome(options.fail_on)
         _emit(report, options)
+        for note in report.notes if not options.quiet else []:
+            _say(f"trainwright {command.name}: {note}")
     except SystemExit as stop:  # argparse: --help is 0, a usage error 2
         return int(stop.code or 0)
     except UserError as problem:
@@ -103,12 +105,12 @@ def _run(command: Command, arguments: list[str]) -> int:
 
 
 def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
-    """The face's report; with --format json a user's mistake becomes a report too."""
+    """The face's report; with --format json or sarif a user's mistake becomes a report too."""
     try:
         report: Report = face.run(options)
         return report
     except UserError as problem:
-        if options.format != "json":
+        if options.format == "text":
             raise
         _say(f"trainwright {command.name}: {problem}")
         where: Location | None = getattr(problem, "where", None)
@@ -150,7 +152,9 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
     )
     face.add_arguments(parser)
     common = parser.add_argument_group("report")
-    common.add_argument("--format", choices=("text", "json"), default="text", help="text for people, json for programs (default text)")
+    formats = vars(face).get("FORMATS", ("text", "json"))
+    about = "text for people, json for programs" if "sarif" not in formats else "for people, programs, code scanning"
+    common.add_argument("--format", choices=formats, default="text", help=f"{about} (default text)")
     common.add_argument("--output", metavar="FILE", default="-", help="write the whole report to FILE instead of stdout (-)")
     common.add_argument("--limit", type=_limit, metavar="N", default=20, help="show at most N findings, 0 for all (default 20)")
     common.add_argument(
@@ -175,7 +179,7 @@ def _fail_on(text: str) -> Severity | None:
 
 def _emit(report: Report, options: argparse.Namespace) -> None:
     limit = options.limit if options.output == "-" else 0
-    text = report.to_json(options.fail_on, limit) if options.format == "json" else report.to_text(limit, options.quiet)
+    text = _text(report, options, limit)
     html = getattr(options, "html", None)
     if options.output == "-" and not (html and report.page):
         _show(text)
@@ -190,6 +194,14 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
     write_text(options.output, text)
     if not options.quiet:
         _say(f"trainwright {report.command}: wrote {options.output}")
+
+
+def _text(report: Report, options: argparse.Namespace, limit: int) -> str:
+    if options.format == "sarif":
+        from trainwright.sarif import to_sarif
+
+        return to_sarif(report, int(report.outcome(options.fail_on)))
+    return report.to_json(options.fail_on, limit) if options.format == "json" else report.to_text(limit, options.quiet)
 
 
 def _show(text: str) -> None:

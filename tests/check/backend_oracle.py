@@ -17,6 +17,16 @@ import sys
 import warnings
 from typing import Any
 
+# What a DeepSpeedConfig makes of its file, for comparing two files
+PARTS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "zero_config",
+    "float16_config",
+    "bfloat16_config",
+)
 PREFIXES = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "XLA_", "MASTER_")
 
 
@@ -153,7 +163,8 @@ def plugins(arguments: Any, answer: dict[str, Any]) -> None:
         plugin.set_mixed_precision(precision)
         answer["stage"] = "engine start"
         World.size = int(arguments.num_processes or 1)
-        importlib.import_module("deepspeed.runtime.config").DeepSpeedConfig(fill_auto(plugin.deepspeed_config, World.size))
+        config = importlib.import_module("deepspeed.runtime.config").DeepSpeedConfig(fill_auto(plugin.deepspeed_config, World.size))
+        answer["deepspeed"] = {name: repr(getattr(config, name)) for name in PARTS}
 
 
 def main() -> None:

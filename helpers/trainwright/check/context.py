@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -78,10 +78,18 @@ def _converted(key: str, value: Any) -> Any:
 
 
 def installed_versions(interpreter: str) -> dict[str, str]:
-    """The releases of the backends that the job's Python has, by their metadata alone; raises UserError where it does not run."""
+    """The releases of the backends that the job's Python has; raises UserError where it has none of them, or does not run."""
+    found = versions_in(interpreter, PACKAGES)
+    if not found:
+        raise UserError(f"--python {interpreter}: has none of {', '.join(PACKAGES)}")
+    return found
+
+
+def versions_in(interpreter: str, packages: Iterable[str]) -> dict[str, str]:
+    """The release of each of `packages` that a Python has, by its metadata alone; raises UserError where it does not run."""
     code = (
         "import importlib.metadata as m\n"
-        f"for p in {list(PACKAGES)!r}:\n"
+        f"for p in {list(packages)!r}:\n"
         "    try: print(p, m.version(p))\n"
         "    except m.PackageNotFoundError: pass"
     )
@@ -94,10 +102,9 @@ def installed_versions(interpreter: str) -> dict[str, str]:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as problem:
         raise UserError(f"--python {interpreter}: does not run: {problem}") from None
-    rows = re.findall(r"^(\w+) (\S+)$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or not rows:
-        raise UserError(f"--python {interpreter}: has none of {', '.join(PACKAGES)}")
-    return dict(rows)
+    if done.returncode != 0:
+        raise UserError(f"--python {interpreter}: does not run: {(done.stderr.strip().splitlines() or ['no answer'])[-1][:200]}")
+    return dict(re.findall(r"^([\w.-]+) (\S+)$", done.stdout, re.MULTILINE))
 
 
 def context_json(context: Context) -> Mapping[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 from trainwright.check.facts import table
 from trainwright.document import KeyPath
 
-_TRUE = ("1", "true", "t", "yes", "y", "on")
-_FALSE = ("0", "false", "f", "no", "n", "off")
+TRUE = ("1", "true", "t", "yes", "y", "on")
+FALSE = ("0", "false", "f", "no", "n", "off")
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # Blocks that are read key by key: an unknown key in them is ignored. The others at the top are models, or free (optimizer, scheduler).
 LENIENT = ("activation_checkpointing", "flops_profiler", "aio", "autotuning", "checkpoint", "data_types", "expert_parallel", "pipeline")
@@ -133,7 +133,7 @@ def _value_problems(name: str, key: str, row: list[Any], value: Any, path: KeyPa
 def _wrong(kind: str, value: Any) -> tuple[str, float | None]:
     """Why pydantic refuses a value for a type, "" where it does not; and the number it becomes."""
     if kind == "bool":
-        fits = isinstance(value, bool) or (isinstance(value, (int, float)) and value in (0, 1)) or _word(value) in (*_TRUE, *_FALSE)
+        fits = isinstance(value, bool) or (isinstance(value, (int, float)) and value in (0, 1)) or _word(value) in (*TRUE, *FALSE)
         return ("" if fits else "is neither true nor false"), None
     if kind == "int":
         return _whole(value)
@@ -232,7 +232,7 @@ def _deprecated_pairs(rows: dict[str, list[Any]], given: dict[str, Any], path: K
 
 def truth(value: Any) -> bool:
     """A value of a boolean key, as pydantic converts it."""
-    return _word(value) in _TRUE if isinstance(value, str) else bool(value)
+    return _word(value) in TRUE if isinstance(value, str) else bool(value)
 
 
 def stage_of(config: dict[str, Any]) -> int | None:
@@ -318,7 +318,7 @@ def _top_values(config: dict[str, Any]) -> Iterator[Problem]:
     yield from _autocast(config)
     clock = config.get("wall_clock_breakdown", False)
     if not isinstance(clock, (bool, int)):
-        yield Problem("clock", ("wall_clock_breakdown",), f"is {_kind(clock)}, not true or false", _word(clock) in _TRUE)
+        yield Problem("clock", ("wall_clock_breakdown",), f"is {_kind(clock)}, not true or false", _word(clock) in TRUE)
     yield from _checkpoint(config)
     keep = _inside(config, "data_types").get("keep_in_fp32_modules", "auto")
     if keep != "auto" and not (isinstance(keep, list) and all(isinstance(item, str) for item in keep)):

@@ -83,13 +83,14 @@ def _walk(folder: str) -> Iterator[str]:
                 yield os.path.join(root, name)
 
 
-def load(path: str, forced: str = "") -> Loaded:
-    """Read one file, whatever it is; never raises for its content. `forced` is a dialect that the user names."""
+def load(path: str, forced: str = "", text: str | None = None) -> Loaded:
+    """Read one file, whatever it is; never raises for its content. `forced` is a dialect that the user names, `text` what it is to hold."""
     try:
         if path.endswith(".py"):
             return _source(path)
         # Both readers of a JSON text are bounded apart: this one by the parser, hjson by the size.
-        text = read_text(path, MAX_TEXT["json" if path.endswith(".json") else "yaml" if not path.endswith(".toml") else "toml"])
+        if text is None:
+            text = read_text(path, MAX_TEXT["json" if path.endswith(".json") else "yaml" if not path.endswith(".toml") else "toml"])
     except DocumentError as problem:
         return Loaded(path, "unreadable", problem=problem)
     if is_script(path, text):

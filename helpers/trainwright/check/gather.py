@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,8 +59,11 @@ class Gathered:
 class Gatherer:
     """Reads each file once, follows what it refers to, and puts what belongs together into one job."""
 
-    def __init__(self, context: Context, report: Report, forced: str = "", together: bool = False) -> None:
+    def __init__(
+        self, context: Context, report: Report, forced: str = "", together: bool = False, texts: Mapping[str, str] | None = None
+    ) -> None:
         self.context, self.report, self.forced, self.together = context, report, forced, together
+        self.texts = texts or {}  # by real path: what a file is to hold, whatever it holds
         self.loaded: dict[str, files.Loaded] = {}
         self.used: dict[str, set[str]] = {}  # a file that others refer to, and is judged there -> the roots of those
         self.root = ""
@@ -68,7 +72,7 @@ class Gatherer:
     def load(self, path: str, named: bool = True) -> files.Loaded:
         key = os.path.realpath(path) if path != "-" else path
         if key not in self.loaded:
-            self.loaded[key] = files.load(path, self.forced if named else "")
+            self.loaded[key] = files.load(path, self.forced if named else "", self.texts.get(key))
             self.loaded[key].named = named
         return self.loaded[key]
 
@@ -354,6 +358,8 @@ class Draft:
             self.model_file(path)
 
     def model_file(self, path: str) -> None:
+        if not importlib.util.find_spec("trainwright.model"):
+            return
         from trainwright.check.model_files import facts_of_model
 
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainwright.check.context import context_json
@@ -42,19 +43,26 @@ MODULES: dict[type, str] = {
 
 
 def judge(
-    paths: Sequence[str], context: Context, line: str = "", dialect: str = "", report: Report | None = None, together: bool = False
+    paths: Sequence[str],
+    context: Context,
+    line: str = "",
+    dialect: str = "",
+    report: Report | None = None,
+    together: bool = False,
+    texts: Mapping[str, str] | None = None,
 ) -> Report:
     """The findings of all files, those that refer to each other (or, `together`, all of them) judged as one job.
 
-    `data` says what each file is. `line` is a launch line as typed, `dialect` a name to take every file for. "-" is standard
-    input. The exit is USAGE where a file cannot be read, whatever else is found, and where nothing is a backend's config.
+    `data` says what each file is. `texts` stands over what files hold, by real path. `line` is a launch line as typed, `dialect` a name
+    to take every file for. "-" is standard input. The exit is USAGE where a file cannot be read, whatever else is found, and where
+    nothing is a backend's config.
     """
     report = report or Report("check")
-    gathered = Gatherer(context, report, dialect, together).gather(paths, line)
+    gathered = Gatherer(context, report, dialect, together, texts).gather(paths, line)
     jobs = []
     for job, subjects in gathered.jobs:
         for subject in [*subjects, job, *_programs(job, report)]:
-            findings = [f for f in findings_of(subject) if not _said(report.findings, f)]
+            findings = [f for f in map(_placed(subject), findings_of(subject)) if not _said(report.findings, f)]
             report.findings += findings
             for finding in findings:
                 _count(gathered.rows, finding)
@@ -82,6 +90,19 @@ def findings_of(subject: Any) -> list[Finding]:
     if module is not None:
         load_all("check", f"{module}*")
     return check_all(subject)
+
+
+def _placed(subject: Any) -> Callable[[Finding], Finding]:
+    """A DeepSpeed block of another file is judged by its own keys: in a report they are named from the top of the file."""
+    prefix = ".".join(map(str, subject.prefix)) if isinstance(subject, DeepSpeedConfig) else ""
+
+    def placed(finding: Finding) -> Finding:
+        if not prefix:
+            return finding
+        fix = replace(finding.fix, set={f"{prefix}.{key}": value for key, value in finding.fix.set.items()}) if finding.fix else None
+        return replace(finding, path=f"{prefix}.{finding.path}".rstrip("."), fix=fix)
+
+    return placed
 
 
 def _said(findings: list[Finding], finding: Finding) -> bool:

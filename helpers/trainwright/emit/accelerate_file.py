@@ -223,6 +223,14 @@ def nearest(word: Any, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     return by_upper[found[0]] if found else None
 
 
+def is_close(word: str, other: str) -> bool:
+    """Whether a word can only be a slip of the pen for another: the case, a letter or two of many, or its beginning."""
+    import difflib
+
+    one, two = word.lower(), other.lower()
+    return two.startswith(one) or difflib.SequenceMatcher(None, one, two).ratio() >= 0.88
+
+
 def distributed_type(value: Any) -> str:
     """Accelerate's name of the kind of job. What is no text (False from an unquoted NO, null) is run as one process."""
     if not isinstance(value, str):

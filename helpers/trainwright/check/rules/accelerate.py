@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from trainwright.check.facts import table as facts
 from trainwright.check.subject import AccelerateConfig
-from trainwright.emit.accelerate_file import Setting, is_count, nearest, shown, table
+from trainwright.emit.accelerate_file import Setting, is_close, is_count, nearest, shown, table
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
 _ALIKE = 0.75  # how alike two keys have to be before one is offered for the other
+_BLOCKS = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATRON_LM": "megatron_lm_config"}
 _ONE_PROCESS = ("NO", "MULTI_CPU")  # what Accelerate starts as one plain process, without torchrun
 
 
@@ -54,10 +56,15 @@ def _unknown_top(config: AccelerateConfig, setting: Setting) -> tuple[str, Fix]:
         instead = table()["renamed"].get(key)
         return f"was last known to Accelerate {last}", Fix(delete, note=f"{instead} is its successor" if instead else "")
     if place := _in_block(key):
-        return f"belongs in {place.split('.')[0]}", Fix({place: setting.value, **delete})
+        block, name = place.split(".")
+        rows = config.document.get(block)
+        free = (
+            isinstance(rows, dict) and name not in rows and "deepspeed_config_file" not in rows and block == _BLOCKS.get(config.file.kind)
+        )
+        return f"belongs in {block}", Fix({place: setting.value, **delete}, safe=free and setting.value is not None)
     near = nearest(key, table()["cluster"], _ALIKE)
     if near and not config.document.has(near):
-        return f"is no key of Accelerate's; {near} is", Fix({near: setting.value, **delete})
+        return f"is no key of Accelerate's; {near} is", Fix({near: setting.value, **delete}, safe=is_close(key, near))
     return "is no key of Accelerate's", Fix(delete)
 
 
@@ -184,9 +191,26 @@ def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
         return  # another class with its own words: ACC013
     yield from _distributed_type(config)
     for setting, problem in (pair for pair in config.file.refused() if pair[0].flag not in config.launch.typed):
-        fix = None if problem.instead is None else Fix({setting.key: problem.instead})
+        fix = None if problem.instead is None else Fix({setting.key: problem.instead}, safe=_is_meant(setting, problem.instead))
         message = f"{setting.key} {shown(setting.value)} {problem.why}"
         yield Hit(message, config.document.at(*setting.path), setting.key, fix, fails_at=problem.fails_at)
+
+
+def _is_meant(setting: Setting, instead: Any) -> bool:
+    """Whether what is refused says the same as `instead` in other words, so that nobody has to be asked."""
+    value = setting.value
+    if setting.flag == "fsdp_sync_module_states":
+        return True  # what runs by default
+    if (
+        setting.flag in ("fsdp_state_dict_type", "fsdp_activation_checkpointing_offload")
+        and value != instead
+        and not isinstance(value, str)
+    ):
+        return False
+    if isinstance(instead, str) and isinstance(value, str):
+        named = {"mixed_precision": ("fp32", "float32", "none", "bfloat16", "float16", "half"), "distributed_type": ("TPU",)}
+        return value in named.get(setting.flag, ()) or (is_close(value, instead) and value != "LOCAL_STATE_DICT")
+    return setting.flag in ("mixed_precision", "dynamo_backend", "gpu_ids", "fsdp_min_num_params")
 
 
 def _distributed_type(config: AccelerateConfig) -> Iterator[Hit]:

@@ -158,10 +158,17 @@ def _address(config: AccelerateConfig) -> Iterator[Hit]:
             yield hit(config, "main_process_ip", "is missing: the machines wait for each other at no address")
     elif isinstance(address, str) and "$" not in address and not _HOST.match(address):
         bare = address.rpartition("@")[2].rpartition("/")[2].partition(":")[0]
-        yield hit(config, "main_process_ip", f"{shown(address)} is no bare host name or IP", fix=set_to(config, "main_process_ip", bare))
+        yield hit(
+            config,
+            "main_process_ip",
+            f"{shown(address)} is no bare host name or IP",
+            fix=set_to(config, "main_process_ip", bare, safe=True),
+        )
     elif isinstance(address, str) and address.count(":") == 1:
         host, _, port = address.partition(":")
-        fix = Fix({config.key("main_process_ip"): host, "main_process_port": int(port) if port.isdecimal() else None})
+        fix = Fix(
+            {config.key("main_process_ip"): host, "main_process_port": int(port) if port.isdecimal() else None}, safe=port.isdecimal()
+        )
         yield hit(config, "main_process_ip", f"{shown(address)} holds a port, which becomes part of the name", fix=fix)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainwright.check.deepspeed_file import LENIENT, Problem, blocks, is_comment, read_keys, top_keys, unread
+from trainwright.check.deepspeed_file import FALSE, LENIENT, TRUE, Problem, blocks, is_comment, read_keys, top_keys, unread
 from trainwright.check.facts import table
 from trainwright.check.subject import DeepSpeedConfig
-from trainwright.emit.accelerate_file import nearest, shown
+from trainwright.emit.accelerate_file import is_close, nearest, shown
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
@@ -34,8 +34,20 @@ def told(config: DeepSpeedConfig, problem: Problem, **more: Any) -> Hit:
     value = config.get(*problem.path)
     words = f"{shown(value)} {problem.why}" if not isinstance(value, dict) or not value else problem.why
     if problem.instead is not None:
-        more.setdefault("fix", Fix({".".join(map(str, problem.path)): problem.instead}))
+        more.setdefault("fix", Fix({".".join(map(str, problem.path)): problem.instead}, safe=says(value, problem.instead)))
     return hit(config, problem.path, words, **more)
+
+
+def says(value: Any, instead: Any) -> bool:
+    """Whether a quoted value says the number or the truth that has to stand there."""
+    if not isinstance(value, str):
+        return False
+    if isinstance(instead, bool):
+        return value.strip().lower() in (TRUE if instead else FALSE)
+    try:
+        return isinstance(instead, (int, float)) and float(value) == instead
+    except ValueError:
+        return False
 
 
 @rule(
@@ -65,11 +77,15 @@ def removed_block(config: DeepSpeedConfig) -> Iterator[Hit]:
     for problem in (p for p in config.problems if p.kind == "removed"):
         name = str(problem.path[-1])
         since = "0.19.7" if name.startswith("mics") else _SINCE.get(name, "0.19.8")
-        fix = Fix({".".join(map(str, problem.path)): None})
+        fix = Fix({".".join(map(str, problem.path)): None}, safe=_is_off(config.get(*problem.path)))
         if config.context.since("deepspeed", since):
             yield hit(config, problem.path, f"was removed in DeepSpeed {since}, which refuses it even where it is switched off", fix=fix)
         else:
             yield hit(config, problem.path, f"is refused from DeepSpeed {since} on", fix=fix, severity=Severity.INFO, fails_at="never")
+
+
+def _is_off(value: Any) -> bool:
+    return value in (None, False) or (isinstance(value, dict) and value.get("enabled", True) is False)
 
 
 @rule(
@@ -107,7 +123,8 @@ def _nearest_fix(config: DeepSpeedConfig, path: tuple[Any, ...], block: str) -> 
     delete = {".".join(map(str, path)): None}
     near = _RENAMED.get((block, name)) or nearest(name, blocks()[block], 0.8)
     if near and not config.has(*path[:-1], near):
-        return Fix({".".join(map(str, (*path[:-1], near))): value, **delete})
+        meant = (block, name) in _RENAMED or is_close(name, near)
+        return Fix({".".join(map(str, (*path[:-1], near))): value, **delete}, safe=meant and value is not None)
     homes = [other for other, rows in blocks().items() if name in rows and other != block]
     if homes:
         return Fix(delete, note=f"it is a key of {' and of '.join(homes[:2])}")
@@ -290,7 +307,7 @@ def _successor(key: str, value: Any) -> Fix | None:
     if key.startswith("stage3_gather"):
         return Fix({"zero_optimization.stage3_gather_16bit_weights_on_model_save": value, old: None}, safe=True)
     block = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}.get(key)
-    return Fix({f"zero_optimization.{block}": {"device": "cpu" if value else "none"}, old: None}) if block else None
+    return Fix({f"zero_optimization.{block}": {"device": "cpu" if value else "none"}, old: None}, safe=True) if block else None
 
 
 @rule(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainwright.check.deepspeed_file import BATCH, Problem, batch_problem
-from trainwright.check.rules.deepspeed import hit
+from trainwright.check.rules.deepspeed import hit, says
 from trainwright.check.subject import DeepSpeedConfig
 from trainwright.emit.accelerate_file import shown
 from trainwright.report import Fix, Severity
@@ -65,7 +65,9 @@ def batch_sizes_disagree(config: DeepSpeedConfig) -> Iterator[Hit]:
         if problem.kind == "batch"
         else f"{shown(value) if value is not None else 'is missing'} {problem.why}"
     )
-    fix = Fix({str(problem.path[0]): problem.instead}, note="this changes the global batch") if problem.instead else None
+    quoted = problem.kind == "batch_text" and says(value, problem.instead)
+    note = "" if quoted else "this changes the global batch"
+    fix = Fix({str(problem.path[0]): problem.instead}, quoted, note) if problem.instead else None
     message = words if problem.kind == "batch" else f"{problem.path[0]} {words}"
     severity = Severity.WARNING if problem.kind == "batch_auto" and _for_hugging_face(config.values) else None
     yield Hit(message, config.at(*problem.path), str(problem.path[0]), fix, severity)

@@ -10,7 +10,7 @@ from trainwright.check.facts import table
 from trainwright.check.rules.deepspeed import hit
 from trainwright.check.rules.deepspeed_zero import device_of
 from trainwright.check.subject import DeepSpeedConfig
-from trainwright.emit.accelerate_file import nearest, shown
+from trainwright.emit.accelerate_file import is_close, nearest, shown
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
@@ -57,7 +57,7 @@ def optimizer_the_engine_refuses(config: DeepSpeedConfig) -> Iterator[Hit]:
         if isinstance(params.get(key), str) and params[key] != "auto":
             number = _number(params[key])
             message = f"{shown(params[key])} is a text, and torch compares it with a number"
-            mended = Fix({f"optimizer.params.{key}": number}) if number is not None else None
+            mended = Fix({f"optimizer.params.{key}": number}, safe=True) if number is not None else None
             yield hit(config, ("optimizer", "params", key), message, fix=mended)
 
 
@@ -75,8 +75,10 @@ def _name(config: DeepSpeedConfig, name: str) -> Iterator[Hit]:
             yield hit(config, path, f"{name} was removed in DeepSpeed 0.19.7", fix=Fix({"optimizer.type": _REMOVED[name.lower()]}))
     elif name.lower() not in known["optimizers"] and name not in known["torch_optimizers"]:
         names = ["Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon", *known["torch_optimizers"]]
-        near = nearest(name.replace("_torch", "").replace("8bit", ""), names, 0.5)
-        yield hit(config, path, f"{name} is no optimizer of DeepSpeed or torch.optim", fix=Fix({"optimizer.type": near}) if near else None)
+        plain = name.lower().replace("_torch", "").replace("_fused", "")
+        near = nearest(plain.replace("8bit", ""), names, 0.5)
+        fix = Fix({"optimizer.type": near}, safe=near.lower() == plain) if near else None
+        yield hit(config, path, f"{name} is no optimizer of DeepSpeed or torch.optim", fix=fix)
     elif name.lower() == "lamb" and not (config.on("fp16", "enabled") and not config.get("fp16", "loss_scale", default=0)):
         if config.get("fp16", "enabled") != "auto":
             yield hit(config, path, "Lamb needs the dynamic loss scale of fp16", fix=Fix({"optimizer.type": "AdamW"}))
@@ -201,8 +203,11 @@ def scheduler_the_engine_refuses(config: DeepSpeedConfig) -> Iterator[Hit]:
     params = params if isinstance(params, dict) else {}
     for key in params:
         if key not in known[name] and key != "last_batch_iteration":
-            near = {"warmup_steps": "warmup_num_steps", "total_steps": "total_num_steps"}.get(key) or nearest(key, known[name], 0.75)
-            fix = Fix({f"scheduler.params.{near}": params[key], f"scheduler.params.{key}": None}) if near and near not in params else None
+            renamed = {"warmup_steps": "warmup_num_steps", "total_steps": "total_num_steps"}.get(key)
+            near, fix = renamed or nearest(key, known[name], 0.75), None
+            if near and near in known[name] and near not in params:
+                moved = {f"scheduler.params.{near}": params[key], f"scheduler.params.{key}": None}
+                fix = Fix(moved, safe=bool(renamed) or is_close(str(key), near))
             yield hit(config, ("scheduler", "params", key), f"is no parameter of {name}", fix=fix)
     if "total_num_steps" in known[name] and "total_num_steps" not in params:
         fix = Fix({"scheduler.params.total_num_steps": "auto"}) if config.fills_auto else None
