@@ -325,7 +325,7 @@ def _load(path: str) -> Document:
 
 def _of_document(document: Document) -> ModelSpec:
     family = document.get("model_type")
-    if family not in FAMILIES:
+    if family not in (*FAMILIES, "plain"):
         said = f"model_type {shown(family)}" if document.has("model_type") else "no model_type"
         raise DocumentError(f"{said}; the families read today are {', '.join(FAMILIES)}", document.at("model_type"))
     f = Fields(document, family)
