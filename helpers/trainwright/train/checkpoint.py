@@ -1,0 +1,395 @@
+"""Save a live model with its optimizer, and take both up again: the same bits on as many ranks, the same numbers on others.
+
+Tensors go through torch.distributed.checkpoint under names that no strategy changes (wrappers' prefixes are left out), so
+that a run under DDP can be taken up under FSDP and on another number of ranks. Everything else is JSON (see stored.py).
+Every rank calls `save` and `resume` together; what fails on one ends them on all, with one UserError.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from trainwright.errors import UserError
+from trainwright.train import stored
+from trainwright.train.stored import Stored
+from trainwright.units import format_bytes
+
+PREFIXES = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")  # DDP, torch.compile, checkpoint_wrapper
+LIVE = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")  # options of this process, not of the run
+_MOST_NUMBERS = 2**20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a checkpoint gave back: its step, the facts saved with it, whether every bit is as it was, else `why` not."""
+
+    path: str
+    step: int
+    facts: Mapping[str, Any]
+    exact: bool
+    why: str = ""
+    passed_over: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "step": self.step, "exact": self.exact, "why": self.why, "passed_over": list(self.passed_over)}
+
+
+def save(
+    run_dir: str,
+    step: int,
+    model: nn.Module,
+    optimizer: Optimizer,
+    facts: Mapping[str, Any],
+    *,
+    strategy: str = "",
+    keep: int = 2,
+    per_rank: bool = False,
+) -> Path:
+    """Save the state after `step` and remove all but the newest `keep` complete checkpoints; its folder.
+
+    `facts` is JSON of the caller's (job, data position); `strategy` names how the model is placed. `per_rank`: the ranks'
+    models differ (Local SGD), so each saves its own. Raises UserError on every rank where any cannot write; the
+    checkpoint before stays as it is.
+    """
+    path = stored.folder_of(run_dir, step)
+    tensors = _tensors(model, optimizer, per_rank) | _random()
+    state = {"facts": dict(facts), "strategy": strategy, "per_rank": per_rank, "optimizer": _options(model, optimizer)}
+    try:
+        _together("make the folder", lambda: _make(path, tensors) if _rank() == 0 else None)
+        with _quiet(), _one_error("write the tensors"):
+            metadata = save_tensors(dict(tensors), storage_writer=FileSystemWriter(path), no_dist=not dist.is_initialized())
+        _together("complete it", lambda: _finish(path, step, state | {"tensors": stored.layout(metadata)}, keep) if _rank() == 0 else None)
+    except _Failed as problem:
+        raise UserError(_sorrow(path, step, problem)) from None
+    return path
+
+
+def resume(place: str, model: nn.Module, optimizer: Optimizer, *, strategy: str = "") -> Resumed:
+    """Load the newest complete checkpoint of `place` into a model and its optimizer, built as for the run's first step.
+
+    Raises UserError on every rank where there is none, it is damaged, or it is of another model.
+    """
+    try:
+        found, passed, state, about = _together("read it", lambda: _open(place))
+        per_rank = bool(state.get("per_rank"))
+        if per_rank and found.world_size != _world():
+            raise UserError(f"{found.path} holds {found.world_size} models that differ (Local SGD); resume on {found.world_size} ranks")
+        tensors = _together("compare it with the model", lambda: _wanted(model, optimizer, about, state, found))
+        with _quiet(), _one_error("load the tensors"):
+            load_tensors(tensors, storage_reader=stored.Reader(found, state["tensors"]), no_dist=not dist.is_initialized())
+        _together("take it up", lambda: _apply(model, optimizer, tensors, state, per_rank))
+    except _Failed as problem:
+        raise UserError(f"cannot resume from {place}: {problem}") from None
+    why = _inexact(found, str(state.get("strategy", "")), strategy)
+    return Resumed(str(found.path), found.step, state.get("facts", {}), not why, why, tuple(reason for _, reason in passed))
+
+
+def settle(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+    """Have DDP put its gradients into the buckets it uses from the second step on; call before `resume`, on every rank.
+
+    DDP orders its buckets anew after the first backward, and on more than 2 ranks the order in which gloo adds up the parts
+    of a gradient depends on its place in a bucket: without this the first resumed step would differ in the last bits.
+    `loss` is any forward pass; its gradients are thrown away, and `resume` restores whatever else it changed.
+    """
+    if isinstance(model, DistributedDataParallel):
+        loss().backward()  # type: ignore[no-untyped-call]
+        for parameter in model.parameters():
+            parameter.grad = None
+
+
+# --- the live state, by name ----------------------------------------------------------------------------------------
+
+
+def names(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by the names that they have without any wrapper; tied ones once."""
+    return {_plain(name): parameter for name, parameter in model.named_parameters()}
+
+
+def _plain(name: str) -> str:
+    for prefix in PREFIXES:
+        name = name.replace(f".{prefix}", ".").removeprefix(prefix)
+    return name
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that belong to the model's state; those that it can make again are left out."""
+    kept = model.state_dict().keys()
+    return {_plain(name): buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def _weights(model: nn.Module, own: str) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {f"{own}model.{name}": p.detach() for name, p in names(model).items()}
+    return tensors | {f"{own}model.{name}": buffer for name, buffer in _buffers(model).items()}
+
+
+def _prefix(per_rank: bool) -> str:
+    return f"rank{_rank()}." if per_rank else ""
+
+
+def _tensors(model: nn.Module, optimizer: Optimizer, per_rank: bool) -> dict[str, Tensor]:
+    """{"model.NAME": parameter or buffer, "optimizer.NAME.KEY": state}; shards stay shards."""
+    own = _prefix(per_rank)
+    tensors = _weights(model, own)
+    for name, parameter in names(model).items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{own}optimizer.{name}.{key}"] = value if isinstance(value, Tensor) else torch.tensor(value)
+    return tensors
+
+
+def _options(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The options of each group of parameters: {"params": [names], "lr": ...}."""
+    known = {parameter: name for name, parameter in names(model).items()}
+    return [
+        {name: _number(value) for name, value in group.items() if name not in LIVE} | {"params": [known[p] for p in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _random() -> dict[str, Tensor]:
+    """The states of this rank's random generators."""
+    version, numbers, gauss = random.getstate()
+    states = {"cpu": torch.get_rng_state(), "python": torch.tensor([version, *numbers], dtype=torch.int64)}
+    if gauss is not None:
+        states["python_gauss"] = torch.tensor(gauss, dtype=torch.float64)
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind)
+        if module.is_available() and module.is_initialized():
+            states[kind] = module.get_rng_state()
+    return {f"random.rank{_rank()}.{kind}": state for kind, state in states.items()}
+
+
+# --- saving ---------------------------------------------------------------------------------------------------------
+
+
+def _make(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """An empty folder for the checkpoint; raises OSError, for a disk that cannot hold it too."""
+    stored.remove(path)
+    path.mkdir(parents=True)
+    need, free = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()), shutil.disk_usage(path).free
+    if need > free:
+        raise OSError(errno.ENOSPC, f"No space left on device: it needs {format_bytes(need)}, {format_bytes(free)} are free")
+
+
+def _finish(path: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
+    stored.complete(path, step, _world(), state)
+    with suppress(OSError):  # an old one that cannot be removed harms nothing
+        stored.prune(path.parent, keep)
+
+
+def _sorrow(path: Path, step: int, problem: _Failed) -> str:
+    """The message of a failed save; what was written of it is removed, so that the disk has the room again."""
+    if _rank() == 0:
+        with suppress(OSError):
+            stored.remove(path)
+    before = stored.look(path.parent).complete
+    stands = f"the checkpoint of step {before[-1].step} stands" if before else "there is none before it"
+    hint = "free some space and resume" if problem.full else "mend it and resume"
+    return f"cannot save the checkpoint of step {step} in {path}: {problem}; {stands}; {hint}"
+
+
+# --- resuming -------------------------------------------------------------------------------------------------------
+
+About = dict[str, tuple[torch.Size, torch.dtype]]
+
+
+def _open(place: str) -> tuple[Stored, tuple[tuple[Path, str], ...], dict[str, Any], About]:
+    found, passed = stored.find(place)
+    state = stored.state_of(found)
+    return found, passed, state, stored.shapes(found, state["tensors"])
+
+
+def _wanted(model: nn.Module, optimizer: Optimizer, about: About, state: Mapping[str, Any], found: Stored) -> dict[str, Tensor]:
+    """The tensors to load into, the model's own in place; raises UserError where the checkpoint is of another model."""
+    own = _prefix(bool(state["per_rank"]))
+    parameters = names(model)
+    tensors = _weights(model, own)
+    _same(tensors, {name: row for name, row in about.items() if name.startswith(f"{own}model.")}, found)
+    trained = [name for group in _options(model, optimizer) for name in group["params"]]
+    if sorted(trained) != sorted(name for group in state["optimizer"] for name in group["params"]):
+        raise UserError(f"{found.path} trained other parameters than this run does")
+    for name in trained:
+        prefix = f"{own}optimizer.{name}."
+        for key in _keys(about, prefix):
+            shape, dtype = about[prefix + key]
+            like = parameters[name].detach()
+            tensors[prefix + key] = torch.zeros_like(like, dtype=dtype) if shape == like.shape else _small(shape, dtype)
+    if found.world_size == _world():
+        mine = f"random.rank{_rank()}."
+        tensors |= {name: _small(*row) for name, row in about.items() if name.startswith(mine)}
+    return tensors
+
+
+def _small(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Room for a tensor whose shape the file alone tells: a step count, a random generator's state."""
+    if shape.numel() > _MOST_NUMBERS:
+        raise UserError(f"a state of {shape.numel()} numbers is none that an optimizer of this model has")
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _same(live: Mapping[str, Tensor], about: About, found: Stored) -> None:
+    """Names and shapes of a model and of a checkpoint; raises UserError with what differs."""
+    for name in [*live, *about]:
+        ours = live[name].shape if name in live else None
+        theirs = about[name][0] if name in about else None
+        if ours != theirs:
+            shown = [str(tuple(shape)) if shape is not None else "missing" for shape in (theirs, ours)]
+            raise UserError(f"{found.path} is of another model: {name} is {shown[0]} there and {shown[1]} here")
+
+
+def _keys(about: About, prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in about if name.startswith(prefix) and "." not in name.removeprefix(prefix)]
+
+
+def _apply(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], state: dict[str, Any], per_rank: bool) -> None:
+    """Hand the loaded states to the optimizer and to the random generators; the model's tensors are filled already."""
+    own = _prefix(per_rank)
+    options = {name: group for group in state["optimizer"] for name in group["params"]}
+    native = optimizer.state_dict()
+    states: dict[int, dict[str, Tensor]] = {}
+    known = {parameter: name for name, parameter in names(model).items()}
+    for group, saved in zip(optimizer.param_groups, native["param_groups"], strict=True):
+        own_names = [known[p] for p in group["params"]]
+        theirs = options[own_names[0]] if own_names else {}
+        saved.update({name: _like(saved[name], theirs[name]) for name in saved if name not in LIVE and name in theirs})
+        for number, name in zip(saved["params"], own_names, strict=True):
+            prefix = f"{own}optimizer.{name}."
+            states[number] = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    native["state"] = {number: row for number, row in states.items() if row}
+    optimizer.load_state_dict(native)
+    _set_random(tensors)
+
+
+def _like(now: Any, then: Any) -> Any:
+    """A JSON value in the type that the live option has."""
+    if isinstance(now, Tensor):
+        return torch.tensor(then, dtype=now.dtype, device=now.device)
+    return tuple(then) if isinstance(now, tuple) else then
+
+
+def _set_random(tensors: Mapping[str, Tensor]) -> None:
+    own = f"random.rank{_rank()}."
+    states = {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if "python" in states:
+        version, *numbers = states["python"].tolist()
+        gauss = float(states["python_gauss"]) if "python_gauss" in states else None
+        random.setstate((version, tuple(numbers), gauss))
+    for kind in ("cuda", "xpu"):
+        if kind in states:
+            getattr(torch, kind).set_rng_state(states[kind])
+
+
+def _inexact(found: Stored, then: str, now: str) -> str:
+    """Why a resumed run is not the same to the last bit, "" where it is."""
+    if found.world_size != _world():
+        return f"saved on {found.world_size} ranks and resumed on {_world()}: sums are in another order"
+    return f"saved under {then} and resumed under {now}: sums are in another order" if then != now else ""
+
+
+# --- all ranks or none ----------------------------------------------------------------------------------------------
+
+
+class _Failed(Exception):
+    """What failed, on which ranks, in one line; `full`: a disk that is full."""
+
+    def __init__(self, doing: str, problems: Mapping[int, BaseException]) -> None:
+        self.full = any(_full(problem) for problem in problems.values())
+        rank, first = min(problems.items(), key=lambda row: (not _full(row[1]), row[0]))
+        others = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
+        told = str(first) if isinstance(first, UserError) else f"rank {rank}{others} could not {doing}: {_words(first)}"
+        super().__init__(told)
+
+
+def _together(doing: str, work: Callable[[], Any]) -> Any:
+    """Run `work` on this rank; raises _Failed on every rank where it failed on any."""
+    result, problem = None, None
+    try:
+        result = work()
+    except Exception as caught:
+        problem = caught
+    problems: list[Exception | None] = [problem]
+    if dist.is_initialized():
+        problems = [None] * _world()
+        dist.all_gather_object(problems, _portable(problem))
+    failures = {rank: caught for rank, caught in enumerate(problems) if caught is not None}
+    if failures:
+        raise _Failed(doing, failures)
+    return result
+
+
+def _portable(problem: Exception | None) -> Exception | None:
+    """The exception in a form that every rank can receive."""
+    if problem is None or isinstance(problem, OSError):
+        return problem and OSError(problem.errno, problem.strerror or str(problem))
+    return UserError(str(problem)) if isinstance(problem, UserError) else RuntimeError(_words(problem))
+
+
+@contextmanager
+def _one_error(doing: str) -> Iterator[None]:
+    """torch tells every rank what failed on any; here it becomes a _Failed."""
+    try:
+        yield
+    except CheckpointException as problem:
+        raise _Failed(doing, {rank: failure[0] for rank, failure in problem.failures.items()}) from None
+    except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as problem:
+        raise _Failed(doing, {_rank(): problem}) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings of what is meant here: one process, and reads that are its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _full(problem: BaseException) -> bool:
+    """Whether a disk, a quota or a limit on files was full; torch's writer wraps the system's error."""
+    seen: BaseException | None = problem
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in FULL:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return "No space left on device" in str(problem) or "PytorchStreamWriter failed writing" in str(problem)
+
+
+def _words(problem: BaseException) -> str:
+    """One line of an exception, the system's word where there is one."""
+    seen: BaseException | None = problem
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return str(seen.strerror)
+        seen = seen.__cause__ or seen.__context__
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
