@@ -139,7 +139,7 @@ class MixtureOfExperts(nn.Module):
             functional.linear(self._act(functional.linear(part, up)), down)
             for part, up, down in zip(parts, self.gate_up_proj.unbind(), self.down_proj.unbind(), strict=True)
         ]
-        returned_rch = torch.cat(passed)[order.argsort()].view(*chosen_rc.shape, -1)
+        returned_rch = torch.cat(passed)[order.argsort()].view(*chosen_rc.shape, x_rh.shape[-1])
         return (returned_rch * weights_rc[..., None]).sum(dim=1)
 
     def _act(self, both: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class ProjectorMLP(nn.Module):
     def forward(self, x_bpw: Tensor) -> Tensor:
         if self.norm is not None:
             x_bpw = self.norm(x_bpw)
-        x_bpw = x_bpw.reshape(x_bpw.shape[0], x_bpw.shape[1] // self.joined, -1)
+        batch, positions, width = x_bpw.shape
+        x_bpw = x_bpw.reshape(batch, positions // self.joined, width * self.joined)
         for number, linear in enumerate(self.linears):
             x_bpw = linear(x_bpw if number == 0 else self.act(x_bpw))
         return x_bpw
