@@ -62,6 +62,7 @@ class Job:
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
+    eps: float = 1e-8
     # How the ranks talk. The first five are DDP's own.
     static_graph: bool = False
     find_unused_parameters: bool = False
@@ -75,8 +76,9 @@ class Job:
     activation_checkpoint_every: int | None = None  # n: every n-th block; 0: none; null: as the backend config says
     compile: str = "none"
     # What is kept.
-    checkpoint_every: int = 0
-    resume: bool = False
+    checkpoint_every: int = 0  # steps; 0: none. The last step is saved too
+    keep_checkpoints: int = 2  # the newest ones; 0: all
+    resume: str = ""  # a run's folder or one of its checkpoints; "": from the start
     # Data and model regime.
     data: str = ""  # a file or folder; "": the sources of Python's standard library
     tokens: str = "bytes"
@@ -106,12 +108,6 @@ class Job:
     def last_step(self) -> int:
         """The number of the run's last step: `steps`, or the one in which `samples` run out. Schedules end here."""
         return self.steps if self.samples is None else min(self.steps, -(-self.samples // self.step_samples))
-
-    def samples_of(self, step: int) -> int:
-        """How many samples step `step` (from 1) reads."""
-        if self.samples is None:
-            return self.step_samples
-        return max(min(self.step_samples, self.samples - (step - 1) * self.step_samples), 0)
 
     def placed(self, strategy: Strategy) -> Strategy:
         """The strategy of the backend config with what this job adds to it; raises UserError where the two exclude each other."""
@@ -154,10 +150,10 @@ _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 _AT_LEAST = {
     **dict.fromkeys(("world_size", "steps", "micro_batch", "accumulation", "powersgd_rank", "shards", "samples", "global_batch"), 1),
     **dict.fromkeys(("seed", "track_memory_steps", "warmup_steps", "local_sgd_steps", "activation_checkpoint_every"), 0),
-    **dict.fromkeys(("checkpoint_every", "eval_every", "eval_windows"), 0),
+    **dict.fromkeys(("checkpoint_every", "keep_checkpoints", "eval_every", "eval_windows"), 0),
     **{"seq_len": 2, "powersgd_start": 2, "memory_cap_bytes": 1},
 }
-_POSITIVE = ("learning_rate", "timeout_s", "clip_norm", "bucket_mb")
+_POSITIVE = ("learning_rate", "timeout_s", "clip_norm", "bucket_mb", "eps")
 _SHARES = {"min_lr_ratio": (0.0, 1.0), "weight_decay": (0.0, 1e18), "beta1": (0.0, 1.0 - 1e-12), "beta2": (0.0, 1.0 - 1e-12)}
 _CHOICES = {
     "device": DEVICES,
@@ -221,8 +217,9 @@ def _choices(job: Job) -> Iterator[str]:
     for name in ("model", "backend_config"):
         if not os.path.isabs(getattr(job, name)):
             yield f"{name} {getattr(job, name)!r:.200} is not an absolute path"
-    if job.data and not os.path.isabs(job.data):
-        yield f"data {job.data!r:.200} is not an absolute path"
+    for name in ("data", "resume"):
+        if getattr(job, name) and not os.path.isabs(getattr(job, name)):
+            yield f"{name} {getattr(job, name)!r:.200} is not an absolute path"
 
 
 def _together(job: Job) -> Iterator[str]:

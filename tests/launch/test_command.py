@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -52,7 +53,53 @@ def test_another_number_of_ranks_than_the_file_says_is_an_error_of_the_check(arg
     assert run_command(*arguments, "--nproc", "3", "--no-check").returncode == 0
 
 
+def test_the_schema_knows_every_field_of_a_job() -> None:
+    assert SCHEMA["properties"]["job"]["properties"].keys() == {"schema", *(field.name for field in dataclasses.fields(Job))}
+
+
+def deepspeed(tmp_path: Path, **keys: object) -> str:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5, **keys}), encoding="utf-8")
+    return str(path)
+
+
+def test_a_deepspeed_json_settles_what_it_names(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
+    keys: dict[str, object] = {
+        "train_batch_size": 24,
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-4}},
+    }
+    line = ["launch", "--model", arguments[2], "--backend-config", deepspeed(tmp_path, **keys), "--run-dir", str(tmp_path / "run")]
+    assert "does not say how many ranks; say it with --nproc" in run_command(*line).stderr
+    report = json.loads(run_command(*line, "--nproc", "2", "--no-check", "--format", "json").stdout)
+    jsonschema.validate(report["data"], SCHEMA)
+    job = report["data"]["job"]
+    assert (report["data"]["strategy"], job["micro_batch"], job["accumulation"], job["global_batch"]) == ("zero_2", 4, 3, 24)
+    assert (job["clip_norm"], job["learning_rate"], job["weight_decay"]) == (0.5, 2e-4, 0.0)
+    assert {row["name"] for row in report["inferred"]} >= {"clip_norm", "learning_rate", "micro_batch", "global_batch"}
+    for typed, words in (("--clip-norm 1", "do not agree"), ("--nproc 5", "cannot be divided by 5 ranks x micro_batch 4")):
+        done = run_command(*line, "--nproc", "2", *typed.split())
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_options_of_the_job_reach_it(arguments: list[str], run_command: Run) -> None:
+    typed = "--global-batch 24 --micro-batch 3 --schedule cosine --warmup-steps 2 --clip-norm 1 --find-unused-parameters --samples 100"
+    done = run_command(*arguments, *typed.split(), "--activation-checkpoint-every", "2", "--format", "json")
+    job = json.loads(done.stdout)["data"]["job"]
+    assert (job["micro_batch"], job["accumulation"], job["clip_norm"], job["schedule"], job["warmup_steps"]) == (3, 4, 1.0, "cosine", 2)
+    assert job["find_unused_parameters"] is True and job["samples"] == 100 and job["activation_checkpoint_every"] == 2
+    local = run_command(*arguments, "--local-sgd-steps", "4")
+    assert (
+        local.returncode == 2 and "local_sgd_steps averages whole models, and the backend config asks for fsdp_full_shard" in local.stderr
+    )
+
+
 MISTAKES = {
+    "--global-batch 9 --micro-batch 2": "global batch 9 cannot be divided by 2 ranks x micro_batch 2",
+    "--global-batch 9 --micro-batch 2 --accumulation 2": "global_batch 9 is not micro_batch 2 x world_size 2 x accumulation 2 = 8",
+    "--schedule step": "invalid choice",
+    "--clip-norm much": "'much' is not a number",
+    "--warmup-steps 50": "warmup_steps 50 leave nothing of the 12 steps",
     "--steps 0": "steps 0 is less than 1",
     "--steps x": "'x' is not a whole number",
     "--seq-len 100000": "positions",

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from trainwright.emit.accelerate import KeyUse, Reading
+from trainwright.emit.reading import KeyUse, Reading
+from trainwright.job import Job
 from trainwright.strategy import Strategy
 
 MIB = 2**20
@@ -34,7 +35,8 @@ def test_a_refused_field_moves_its_key() -> None:
 
     keys = (KeyUse("mixed_precision", "no", "fp32"), KeyUse("fsdp_config.fsdp_offload_params", True, "host memory"))
     reading = Reading(FSDP, 2, keys, (KeyUse("use_cpu", True, "the job decides"),))
-    applied, not_applied = uses(reading, {"cpu_offload": "already there"})
+    job = Job("/m", "/c", 2)
+    applied, not_applied = uses(reading, {"cpu_offload": "already there"}, job)
     assert applied == [{"key": "mixed_precision", "value": "no", "becomes": "fp32"}]
     assert not_applied == [
         {"key": "use_cpu", "value": True, "reason": "the job decides"},
@@ -88,7 +90,9 @@ def test_two_ranks_compute_what_one_does(run_job: Run, strategy: Strategy, wrapp
     assert (alone.returncode, both.returncode) == (0, 0), both.stderr
     for rank in (0, 1):
         header = both.ranks[rank][0]
-        assert header["strategy"] == {"name": strategy.name, "wrapper": wrapper, "world_size": 2, "shard_ratio": ratio, "units": units}
+        live = header["strategy"]
+        assert (live["name"], live["wrapper"], live["world_size"]) == (strategy.name, wrapper, 2)
+        assert (live["shard_ratio"], live["units"]) == (ratio, units)
         assert (header["rank"], header["parameters"], header["backend"]) == (rank, 18_880_896, "gloo")
         for ours, theirs in zip(both.steps(rank), alone.steps(), strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)

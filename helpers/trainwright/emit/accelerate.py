@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from trainwright.document import Document
 from trainwright.emit.accelerate_file import AccelerateFile, Setting, accelerate_file, is_count, shown, table
+from trainwright.emit.reading import KeyUse, Reading
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 from trainwright.strategy import Kind, Precision, Strategy
@@ -17,25 +17,6 @@ _KINDS: dict[str, Kind] = {"NO": "single", "MULTI_CPU": "ddp", "MULTI_GPU": "ddp
 _DDP_TYPES = {"cpu": "MULTI_CPU", "cuda": "MULTI_GPU", "xpu": "MULTI_XPU"}
 _LAUNCHER = "launcher's own: the job's launcher decides"
 _NOT_YET = "not supported by the reference trainer yet"
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUse:
-    """One key of a file and what becomes of it: what it does, or why it does nothing."""
-
-    key: str
-    value: Any
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the reference trainer makes of an Accelerate file; each key is in exactly one of `applied` and `not_applied`."""
-
-    strategy: Strategy
-    num_processes: int | None
-    applied: tuple[KeyUse, ...]
-    not_applied: tuple[KeyUse, ...]
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
