@@ -79,6 +79,7 @@ class Job:
     checkpoint_every: int = 0  # steps; 0: none. The last step is saved too
     keep_checkpoints: int = 2  # the newest ones; 0: all
     resume: str = ""  # a run's folder or one of its checkpoints; "": from the start
+    init_from: str = ""  # a checkpoint whose weights the run starts with, at step 0 and without its optimizer
     # Data and model regime.
     data: str = ""  # a file or folder; "": the sources of Python's standard library
     tokens: str = "bytes"
@@ -217,7 +218,7 @@ def _choices(job: Job) -> Iterator[str]:
     for name in ("model", "backend_config"):
         if not os.path.isabs(getattr(job, name)):
             yield f"{name} {getattr(job, name)!r:.200} is not an absolute path"
-    for name in ("data", "resume"):
+    for name in ("data", "resume", "init_from"):
         if getattr(job, name) and not os.path.isabs(getattr(job, name)):
             yield f"{name} {getattr(job, name)!r:.200} is not an absolute path"
 

@@ -44,8 +44,10 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "gradient_allreduce_op": ("", ("mean",)),
     "managed_gradient_accumulation": ("", (True,)),
 }
-REMOVED: tuple[str, ...] = ("amp", "elasticity", "sparse_attention", "compression_training", "nebula", "quantize_training", "sparse_gradients")
-REMOVED += ("eigenvalue", "graph_harvesting", "curriculum_learning", "progressive_layer_drop")
+REMOVED = (
+    *("amp", "elasticity", "sparse_attention", "compression_training", "nebula", "quantize_training", "sparse_gradients"),
+    *("eigenvalue", "graph_harvesting", "curriculum_learning", "progressive_layer_drop"),
+)
 TOP = (*OURS, *PASSED, *LEFT_OUT, *REFUSED, *REMOVED)
 _MARKS = {*BATCH, "zero_optimization", "gradient_clipping", "bf16", "fp16", "optimizer"}
 CLIPPING = 1.0  # DeepSpeed's default since 0.19.4

@@ -68,6 +68,7 @@ OPTIONS = (
     Option("checkpoint_every", "save every N steps"),
     Option("keep_checkpoints", "how many to keep, 0 all"),
     Option("resume", "go on from this run folder or checkpoint", os.path.abspath, "PATH"),
+    Option("init_from", "start with the weights of this run or checkpoint", os.path.abspath, "PATH"),
     Option("data", "train on this file or folder (default: the standard library's sources)", os.path.abspath, "PATH"),
     Option("tokens", "what a token of it is", str, "NAME", TOKENS),
     Option("order", "walk: files as they lie; study: shuffled, with a part kept for evaluation", str, "NAME", ORDERS),
