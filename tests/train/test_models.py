@@ -25,8 +25,10 @@ CPU = torch.device("cpu")
 FAMILIES = Path(__file__).resolve().parents[1] / "families"
 CASES = {path.stem: path for path in sorted((FAMILIES / "cases").glob("*.json")) if "vision_config" not in path.read_text()}
 PUBLISHED = {path.stem: path for path in sorted((FAMILIES / "published").glob("*.json")) if "vision_config" not in path.read_text()}
-ONE_EACH = ("llama-plain", "gpt2-plain", "bloom-plain", "falcon-groups", "gemma2-plain", "olmo2-plain", "phi-plain", "qwen2-moe-plain")
-ONE_EACH += ("deepseek-v3-plain", "mistral-window-tied", "mpt-plain", "gpt-neox-plain")
+ONE_EACH = [
+    *("llama-plain", "gpt2-plain", "bloom-plain", "falcon-groups", "gemma2-plain", "olmo2-plain", "phi-plain", "qwen2-moe-plain"),
+    *("deepseek-v3-plain", "mistral-window-tied", "mpt-plain", "gpt-neox-plain"),
+]
 VARIANTS: list[dict[str, object]] = [
     {},
     {"tied_embeddings": True},
@@ -258,8 +260,10 @@ def test_alibi_slopes_are_the_papers_for_8_heads() -> None:
 
 # --- experts
 
+ROUTER = Router()
 
-def mixture(router: Router = Router(), shared: Mlp | None = None) -> tuple[MixtureOfExperts, Tensor]:
+
+def mixture(router: Router = ROUTER, shared: Mlp | None = None) -> tuple[MixtureOfExperts, Tensor]:
     model = MixtureOfExperts(Experts(6, 2, 10, router=router, shared=shared, shared_gate=shared is not None), 8)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -268,7 +272,7 @@ def mixture(router: Router = Router(), shared: Mlp | None = None) -> tuple[Mixtu
     return model, torch.randn(3, 7, 8, generator=draw)
 
 
-ROUTERS = [Router(), Router(normalised=False, scaling=2.5), Router("sigmoid", groups=3, kept_groups=2), Router("softmax", groups=2)]
+ROUTERS = [ROUTER, Router(normalised=False, scaling=2.5), Router("sigmoid", groups=3, kept_groups=2), Router("softmax", groups=2)]
 
 
 @pytest.mark.parametrize("router", ROUTERS, ids=str)

@@ -99,7 +99,7 @@ def unseen(model: Any, found: SignalData, change: Any = lambda batch: batch) -> 
     """Loss a label on samples that no training reads."""
     with torch.no_grad():
         pairs = [(model(change(batch), "sum").item(), batch.tokens) for batch in found.eval_batches(64)]
-    return sum(loss for loss, _ in pairs) / sum(tokens for _, tokens in pairs)
+    return float(sum(loss for loss, _ in pairs) / sum(tokens for _, tokens in pairs))
 
 
 def test_a_trained_model_misses_the_signal_that_belongs_to_the_text() -> None:

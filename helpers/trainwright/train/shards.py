@@ -38,6 +38,8 @@ SKIPPED = {
 }  # differ by machine, or are no prose
 NUMBERED = re.compile(r"^(.*?)(\d+)-of-(\d+)(.*)$")
 INDEX = "shards.json"
+LONGEST_HEADER = 4096  # bytes of a .npy header; one axis takes 118
+ARRAY = re.compile(rb"\{'descr': '([<>|=][iu][1248])', 'fortran_order': (?:True|False), 'shape': \((\d{1,18}),\), \}\s*")
 Tokens = np.ndarray[Any, Any]
 
 
@@ -138,18 +140,30 @@ def token_shard(path: Path) -> Shard:
     """A shard mapped into memory: only what is looked at is read."""
     size = regular(path)
     try:
-        tokens = npy(path) if path.suffix == ".npy" else raw(path, size)
-    except (OSError, ValueError, EOFError) as problem:  # numpy's words for a file that is no .npy
+        tokens = npy(path, size) if path.suffix == ".npy" else raw(path, size)
+    except (OSError, ValueError) as problem:
         raise UserError(f"{path}: is no token shard: {' '.join(str(problem).split())[:120]}") from None
     sha256, hashed = digest(path, size)
     return Shard(str(path), tokens, size, sha256, hashed)
 
 
-def npy(path: Path) -> Tokens:
-    tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+def npy(path: Path, size: int) -> Tokens:
+    """The array of a .npy file (numpy/lib/format.py), mapped. Its header is matched, not evaluated as numpy does."""
+    with path.open("rb") as file:
+        start = file.read(12)
+        wide = start[6:7] != b"\1"
+        length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
+        offset = (12 if wide else 10) + length
+        if start[:6] != b"\x93NUMPY" or length > LONGEST_HEADER or offset > size:
+            raise ValueError("it does not start as a .npy file does")
+        file.seek(offset - length)
+        match = ARRAY.fullmatch(file.read(length))
+    if match is None:
         raise ValueError("its array is not one axis of whole numbers")
-    return tokens
+    kind, count = np.dtype(match[1].decode()), int(match[2])
+    if not 0 < count * kind.itemsize == size - offset:
+        raise ValueError(f"its header says {count} tokens, which its size is not that of")
+    return np.memmap(path, dtype=kind, mode="r", offset=offset)
 
 
 def raw(path: Path, size: int) -> Tokens:

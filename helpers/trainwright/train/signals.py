@@ -49,7 +49,10 @@ def image(draw: Random) -> Drawn:
 
 
 def noise(draw: Random) -> Pixels:
-    return [[[draw.gauss(0, NOISE) for _ in range(SIDE)] for _ in range(SIDE)] for _ in range(3)]
+    """Even noise of the same standard deviation as the bell-shaped of a series, and much faster to draw."""
+    values = [(byte / 255 - 0.5) * math.sqrt(12) * NOISE for byte in draw.randbytes(3 * SIDE * SIDE)]
+    rows = [values[at : at + SIDE] for at in range(0, len(values), SIDE)]
+    return [rows[at : at + SIDE] for at in range(0, len(rows), SIDE)]
 
 
 def paint(pixels: Pixels, inside: Callable[[int, int], bool], colour: tuple[int, int, int], column: int, row: int) -> None:
