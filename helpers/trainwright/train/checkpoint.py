@@ -10,9 +10,8 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
@@ -30,12 +28,13 @@ from torch.optim import Optimizer
 from trainwright.errors import UserError
 from trainwright.train import stored
 from trainwright.train.stored import Stored
+from trainwright.train.together import Failed, one_error, quiet, this_rank, together, world_size
 from trainwright.units import format_bytes
 
 PREFIXES = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")  # DDP, torch.compile, checkpoint_wrapper
 LIVE = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")  # options of this process, not of the run
+DECODER = "backbone."  # what a projector model calls the decoder inside it
 _MOST_NUMBERS = 2**20
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,24 @@ class Resumed:
     exact: bool
     why: str = ""
     passed_over: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()  # what the resumed job asks otherwise
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "step": self.step, "exact": self.exact, "why": self.why, "passed_over": list(self.passed_over)}
+        lists = {"passed_over": list(self.passed_over), "changed": list(self.changed)}
+        return {"path": self.path, "step": self.step, "exact": self.exact, "why": self.why, **lists}
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What another run's checkpoint gave to a new one: how many tensors, and the names of those it had not."""
+
+    path: str
+    step: int
+    loaded: int
+    kept: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "step": self.step, "loaded": self.loaded, "kept": list(self.kept[:20]), "kept_count": len(self.kept)}
 
 
 def save(
@@ -64,7 +78,7 @@ def save(
     keep: int = 2,
     per_rank: bool = False,
 ) -> Path:
-    """Save the state after `step` and remove all but the newest `keep` complete checkpoints; its folder.
+    """Save the state after `step` and remove all but the newest `keep` complete checkpoints (0: keep all); its folder.
 
     `facts` is JSON of the caller's (job, data position); `strategy` names how the model is placed. `per_rank`: the ranks'
     models differ (Local SGD), so each saves its own. Raises UserError on every rank where any cannot write; the
@@ -74,11 +88,13 @@ def save(
     tensors = _tensors(model, optimizer, per_rank) | _random()
     state = {"facts": dict(facts), "strategy": strategy, "per_rank": per_rank, "optimizer": _options(model, optimizer)}
     try:
-        _together("make the folder", lambda: _make(path, tensors) if _rank() == 0 else None)
-        with _quiet(), _one_error("write the tensors"):
+        together("make the folder", lambda: _make(path, tensors) if this_rank() == 0 else None)
+        with quiet(), one_error("write the tensors"):
             metadata = save_tensors(dict(tensors), storage_writer=FileSystemWriter(path), no_dist=not dist.is_initialized())
-        _together("complete it", lambda: _finish(path, step, state | {"tensors": stored.layout(metadata)}, keep) if _rank() == 0 else None)
-    except _Failed as problem:
+        together(
+            "complete it", lambda: _finish(path, step, state | {"tensors": stored.layout(metadata)}, keep) if this_rank() == 0 else None
+        )
+    except Failed as problem:
         raise UserError(_sorrow(path, step, problem)) from None
     return path
 
@@ -89,18 +105,46 @@ def resume(place: str, model: nn.Module, optimizer: Optimizer, *, strategy: str 
     Raises UserError on every rank where there is none, it is damaged, or it is of another model.
     """
     try:
-        found, passed, state, about = _together("read it", lambda: _open(place))
+        found, passed, state, about = together("read it", lambda: _open(place))
         per_rank = bool(state.get("per_rank"))
-        if per_rank and found.world_size != _world():
+        if per_rank and found.world_size != world_size():
             raise UserError(f"{found.path} holds {found.world_size} models that differ (Local SGD); resume on {found.world_size} ranks")
-        tensors = _together("compare it with the model", lambda: _wanted(model, optimizer, about, state, found))
-        with _quiet(), _one_error("load the tensors"):
+        tensors = together("compare it with the model", lambda: _wanted(model, optimizer, about, state, found))
+        with quiet(), one_error("load the tensors"):
             load_tensors(tensors, storage_reader=stored.Reader(found, state["tensors"]), no_dist=not dist.is_initialized())
-        _together("take it up", lambda: _apply(model, optimizer, tensors, state, per_rank))
-    except _Failed as problem:
+        together("take it up", lambda: _apply(model, optimizer, tensors, state, per_rank))
+    except Failed as problem:
         raise UserError(f"cannot resume from {place}: {problem}") from None
     why = _inexact(found, str(state.get("strategy", "")), strategy)
     return Resumed(str(found.path), found.step, state.get("facts", {}), not why, why, tuple(reason for _, reason in passed))
+
+
+def begin(place: str, model: nn.Module) -> Begun:
+    """Load the weights alone of the newest complete checkpoint of `place`, by name: a run of its own starts with them.
+
+    A decoder's weights also fit the decoder inside a projector model. Raises UserError on every rank where a tensor of the
+    checkpoint finds no place of its name and shape; what the checkpoint lacks keeps its first value.
+    """
+    try:
+        found, _, state, about = together("read it", lambda: _open(place))
+        live = _weights(model, "")
+        places = together("compare it with the model", lambda: _places(live, about, found, "rank0." if state["per_rank"] else ""))
+        with quiet(), one_error("load the tensors"):
+            wanted = {there: live[here] for there, here in places.items()}
+            load_tensors(wanted, storage_reader=stored.Reader(found, state["tensors"]), no_dist=not dist.is_initialized())
+    except Failed as problem:
+        raise UserError(f"cannot start with the weights of {place}: {problem}") from None
+    kept = tuple(name.removeprefix("model.") for name in live if name not in places.values())
+    return Begun(str(found.path), found.step, len(places), kept)
+
+
+def _places(live: Mapping[str, Tensor], about: About, found: Stored, own: str) -> dict[str, str]:
+    """{name in the checkpoint: name here} of its weights."""
+    theirs = {name: name.removeprefix(own) for name in about if name.startswith(f"{own}model.")}
+    inner = {there: here.replace("model.", f"model.{DECODER}", 1) for there, here in theirs.items()}
+    places = theirs if any(here in live for here in theirs.values()) else inner
+    _same({there: live[here] for there, here in places.items() if here in live}, {name: about[name] for name in places}, found)
+    return places
 
 
 def settle(model: nn.Module, loss: Callable[[], Tensor]) -> None:
@@ -142,7 +186,7 @@ def _weights(model: nn.Module, own: str) -> dict[str, Tensor]:
 
 
 def _prefix(per_rank: bool) -> str:
-    return f"rank{_rank()}." if per_rank else ""
+    return f"rank{this_rank()}." if per_rank else ""
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer, per_rank: bool) -> dict[str, Tensor]:
@@ -178,7 +222,7 @@ def _random() -> dict[str, Tensor]:
         module = getattr(torch, kind)
         if module.is_available() and module.is_initialized():
             states[kind] = module.get_rng_state()
-    return {f"random.rank{_rank()}.{kind}": state for kind, state in states.items()}
+    return {f"random.rank{this_rank()}.{kind}": state for kind, state in states.items()}
 
 
 # --- saving ---------------------------------------------------------------------------------------------------------
@@ -194,14 +238,16 @@ def _make(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _finish(path: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
-    stored.complete(path, step, _world(), state)
+    stored.complete(path, step, world_size(), state)
+    if keep < 1:
+        return
     with suppress(OSError):  # an old one that cannot be removed harms nothing
         stored.prune(path.parent, keep)
 
 
-def _sorrow(path: Path, step: int, problem: _Failed) -> str:
+def _sorrow(path: Path, step: int, problem: Failed) -> str:
     """The message of a failed save; what was written of it is removed, so that the disk has the room again."""
-    if _rank() == 0:
+    if this_rank() == 0:
         with suppress(OSError):
             stored.remove(path)
     before = stored.look(path.parent).complete
@@ -236,8 +282,8 @@ def _wanted(model: nn.Module, optimizer: Optimizer, about: About, state: Mapping
             shape, dtype = about[prefix + key]
             like = parameters[name].detach()
             tensors[prefix + key] = torch.zeros_like(like, dtype=dtype) if shape == like.shape else _small(shape, dtype)
-    if found.world_size == _world():
-        mine = f"random.rank{_rank()}."
+    if found.world_size == world_size():
+        mine = f"random.rank{this_rank()}."
         tensors |= {name: _small(*row) for name, row in about.items() if name.startswith(mine)}
     return tensors
 
@@ -290,7 +336,7 @@ def _like(now: Any, then: Any) -> Any:
 
 
 def _set_random(tensors: Mapping[str, Tensor]) -> None:
-    own = f"random.rank{_rank()}."
+    own = f"random.rank{this_rank()}."
     states = {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
@@ -305,91 +351,6 @@ def _set_random(tensors: Mapping[str, Tensor]) -> None:
 
 def _inexact(found: Stored, then: str, now: str) -> str:
     """Why a resumed run is not the same to the last bit, "" where it is."""
-    if found.world_size != _world():
-        return f"saved on {found.world_size} ranks and resumed on {_world()}: sums are in another order"
+    if found.world_size != world_size():
+        return f"saved on {found.world_size} ranks and resumed on {world_size()}: sums are in another order"
     return f"saved under {then} and resumed under {now}: sums are in another order" if then != now else ""
-
-
-# --- all ranks or none ----------------------------------------------------------------------------------------------
-
-
-class _Failed(Exception):
-    """What failed, on which ranks, in one line; `full`: a disk that is full."""
-
-    def __init__(self, doing: str, problems: Mapping[int, BaseException]) -> None:
-        self.full = any(_full(problem) for problem in problems.values())
-        rank, first = min(problems.items(), key=lambda row: (not _full(row[1]), row[0]))
-        others = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
-        told = str(first) if isinstance(first, UserError) else f"rank {rank}{others} could not {doing}: {_words(first)}"
-        super().__init__(told)
-
-
-def _together(doing: str, work: Callable[[], Any]) -> Any:
-    """Run `work` on this rank; raises _Failed on every rank where it failed on any."""
-    result, problem = None, None
-    try:
-        result = work()
-    except Exception as caught:
-        problem = caught
-    problems: list[Exception | None] = [problem]
-    if dist.is_initialized():
-        problems = [None] * _world()
-        dist.all_gather_object(problems, _portable(problem))
-    failures = {rank: caught for rank, caught in enumerate(problems) if caught is not None}
-    if failures:
-        raise _Failed(doing, failures)
-    return result
-
-
-def _portable(problem: Exception | None) -> Exception | None:
-    """The exception in a form that every rank can receive."""
-    if problem is None or isinstance(problem, OSError):
-        return problem and OSError(problem.errno, problem.strerror or str(problem))
-    return UserError(str(problem)) if isinstance(problem, UserError) else RuntimeError(_words(problem))
-
-
-@contextmanager
-def _one_error(doing: str) -> Iterator[None]:
-    """torch tells every rank what failed on any; here it becomes a _Failed."""
-    try:
-        yield
-    except CheckpointException as problem:
-        raise _Failed(doing, {rank: failure[0] for rank, failure in problem.failures.items()}) from None
-    except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as problem:
-        raise _Failed(doing, {_rank(): problem}) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without torch's warnings of what is meant here: one process, and reads that are its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _full(problem: BaseException) -> bool:
-    """Whether a disk, a quota or a limit on files was full; torch's writer wraps the system's error."""
-    seen: BaseException | None = problem
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in FULL:
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return "No space left on device" in str(problem) or "PytorchStreamWriter failed writing" in str(problem)
-
-
-def _words(problem: BaseException) -> str:
-    """One line of an exception, the system's word where there is one."""
-    seen: BaseException | None = problem
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.strerror:
-            return str(seen.strerror)
-        seen = seen.__cause__ or seen.__context__
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _world() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -93,14 +93,14 @@ class Training:
     device: torch.device
     clock: Clock
     tracker: Tracker
-    done: Done = Done()
+    done: Done = field(default_factory=Done)
 
     @property
     def last_step(self) -> int:
         return last_step(self.job, self.done)
 
 
-def train(training: Training, records: Records, saver: Saver) -> None:
+def train(training: Training, records: Records, saver: Saver | None = None) -> None:
     """Run the job's steps after those that are done; each becomes a line in `records` and one on stdout.
 
     Raises NonFinite after the record of a step whose loss or gradient is no number, Stopped after the step that a signal
@@ -116,6 +116,8 @@ def train(training: Training, records: Records, saver: Saver) -> None:
         shown = " ".join(f"{name}: {row[name]:.5g}" for name in ("loss", "grad_norm", "step_time_s"))
         print(f"step: {number} {shown}", flush=True)
         _stop_where_not_finite(training, row, culprits)
+        if saver is None:
+            continue
         with training.clock.during("checkpoint"):
             kept = saver.finished(number, training.last_step)
         if kept:
@@ -207,8 +209,8 @@ def _rounds(training: Training, part: Share, batches: list[Batch]) -> Tensor:
 
 
 def _sharing(training: Training, last: bool, rounds: int) -> AbstractContextManager[None]:
-    """Gradients are shared in a step's last round only: before it DDP keeps its own sums, and FSDP whole ones, or with
-    `reduce_every_micro_batch` shards of which only replicas are not summed yet.
+    """What a round shares of its gradients: DDP nothing before the last, FSDP its shards (over replicas in the last round only),
+    with `whole_gradients` nothing before the last either.
 
     A static graph is the exception: torch 2.13 fails where its first backward is not shared (an internal assertion), so
     there every round is; the sum of means is the same.
@@ -217,7 +219,7 @@ def _sharing(training: Training, last: bool, rounds: int) -> AbstractContextMana
     if isinstance(model, DistributedDataParallel) and not last and not training.job.static_graph:
         return model.no_sync()
     if rounds > 1 and isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last or training.job.reduce_every_micro_batch)
+        model.set_requires_gradient_sync(last or not training.job.whole_gradients)
         model.set_requires_all_reduce(last)
     return nullcontext()
 

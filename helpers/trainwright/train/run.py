@@ -3,8 +3,10 @@
     torchrun --standalone --nproc-per-node 4 -m trainwright.train.run --job RUN/job.json
 
 Exit codes: 0 trained, 1 failed (traceback on stderr), 2 a mistake in the job or a file (one line), 129 the launcher is
-gone, 128 + n ended by signal n. Whatever happens is in RUN/perf/rank{r}.jsonl too.
+gone, 128 + n ended by signal n: where the job saves checkpoints, after the step is finished and saved. Whatever happens is
+in RUN/perf/rank{r}.jsonl too.
 """
+# ruff: noqa: E402
 
 from __future__ import annotations
 
@@ -14,10 +16,17 @@ import dataclasses
 import hashlib
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+
+from trainwright.train import watchdog
+
+STARTED = time.monotonic()
+if __name__ == "__main__":
+    watchdog.start()  # before torch, whose import takes seconds in which the launcher can be gone
 
 import torch
 
@@ -25,14 +34,17 @@ from trainwright.document import load_mapping
 from trainwright.emit import backend
 from trainwright.emit.reading import Reading
 from trainwright.errors import Exit, UserError
+from trainwright.heartbeat import Heartbeat
 from trainwright.job import Job, read
 from trainwright.model import ModelSpec, load_model
 from trainwright.report import printable
 from trainwright.strategy import Strategy
-from trainwright.train import data, memory, parallelize, projected, watchdog, world
+from trainwright.train import checkpoint, data, memory, parallelize, projected, world
 from trainwright.train.effective import confirm
 from trainwright.train.loop import Clock, NonFinite, Training, run_step, train
 from trainwright.train.records import Records, failure, host, now, versions
+from trainwright.train.samples import last_step
+from trainwright.train.saving import Saver, Stopped, grace_s
 from trainwright.train.tiny import tiny
 from trainwright.train.tracker import Tracker
 
@@ -50,18 +62,21 @@ def main() -> int:
     options = parser.parse_args()
     try:
         job = read(options.job)
+        job = dataclasses.replace(job, run_dir=job.run_dir or str(Path(options.job).resolve().parent))
         place = world.read_place(job.world_size)
         device = world.choose_device(job.device, place)
-        records = Records(job.run_dir or str(Path(options.job).parent), place.rank, opening(job, place, device))
+        records = Records(job.run_dir, place.rank, opening(job, place, device))
     except UserError as problem:
         return _say(problem)
-    clock = Clock(device)
-    watchdog.start(lambda exception, message: records.end("failed", failure("terminated", exception, message, clock.phase)))
+    heartbeat = Heartbeat(job.run_dir, place.rank)
+    clock = Clock(device, heartbeat)
+    watchdog.tell(lambda exception, message: records.end("failed", failure("terminated", exception, message, clock.phase)))
     try:
         work(job, place, device, clock, records)
     except BaseException as problem:
         _leave(failed(problem, clock, records))
     records.end("completed")
+    heartbeat.beat("ended")
     # Past the last barrier nothing is left to do; the interpreter's own teardown under gloo's threads can still crash.
     _leave(int(Exit.OK))
 
@@ -82,7 +97,9 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
 
     if job.memory_cap_bytes:
         memory.steady_allocator()
-    world.connect(device, place, job.timeout_s)
+    with clock.during("connect"):
+        connected = world.connect(device, place, job.timeout_s)
+    clock.waits.install()
     warm_up(spec, strategy, job, source, device, config.value)
     uncapped = memory.enforce(job.memory_cap_bytes, device) if job.memory_cap_bytes else ""
 
@@ -90,6 +107,10 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
     with clock.during("model"), tracker.construction():
         model, optimizer = parallelize.prepare(spec, strategy, job, device, config.value)
     found = confirm(model, strategy, place.world_size, place.rank)
+    saver = Saver(job, model, optimizer, found.name, device)
+    with clock.during("resume"):
+        begun = checkpoint.begin(job.init_from, model).to_json() if job.init_from and not job.resume else None
+        resumed = taken_up(saver, strategy, source) if job.resume else None
     untracked = tracker.follow(model, optimizer)
     applied, not_applied = uses(reading, refused, job)
     for key, reason in (("memory_cap_bytes", uncapped), ("track_memory_steps", untracked)):
@@ -103,10 +124,31 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
             "memory_cap_bytes": None if uncapped else job.memory_cap_bytes,
             "parameters": spec.total_parameters if found.name == "zero_3" else sum(p.numel() for p in model.parameters()),
             "data": source.to_json(),
+            "backend": connected,
+            "checked": world.CHECKED[device.type],
+            "init_from": begun,
+            "resumed": resumed,
+            "setup_s": time.monotonic() - STARTED,
         }
     )
-    train(Training(model, optimizer, strategy, job, source, device, clock, tracker), records)
-    world.disconnect()
+    records.data = source.to_json
+    watchdog.hold(grace_s() if job.checkpoint_every else 0)
+    train(Training(model, optimizer, strategy, job, source, device, clock, tracker, saver.done), records, saver)
+    watchdog.hold(0)
+    world.disconnect(device)
+
+
+def taken_up(saver: Saver, strategy: Strategy, source: data.Data) -> dict[str, Any]:
+    """What the header says of the checkpoint that this run goes on from; raises UserError."""
+
+    def loss() -> torch.Tensor:
+        with parallelize.precision(strategy, saver.device):
+            return saver.model(source.batch(0, 1).to(saver.device))  # type: ignore[no-any-return]
+
+    found = saver.resume(loss)
+    if (last := last_step(saver.job, saver.done)) <= found.step:
+        raise UserError(f"{found.path} has done {found.step} steps, and the job ends with step {last}; give it more")
+    return found.to_json()
 
 
 def settings(job: Job) -> data.Settings:
@@ -183,8 +225,11 @@ def failed(problem: BaseException, clock: Clock, records: Records) -> int:
     """Write the end line and say on stderr what happened; the exit code."""
     watchdog.LEAVING.acquire(timeout=5)  # its peers' launcher may end this process any moment; the reason comes first
     memory.lift()
-    kind = "out_of_memory" if memory.is_out_of_memory(problem) else "nonfinite" if isinstance(problem, NonFinite) else "exception"
-    records.end("failed", failure(kind, type(problem).__name__, str(problem), clock.phase))
+    with contextlib.suppress(UserError):  # the disk that the problem speaks of may be the records' own
+        records.end("failed", failure(*named(problem), str(problem), clock.phase))
+    if isinstance(problem, Stopped):
+        print(f"trainwright.train.run: {problem}", file=sys.stderr)
+        return 128 + problem.number
     if isinstance(problem, UserError):
         return _say(problem)
     if isinstance(problem, NonFinite):
@@ -192,6 +237,15 @@ def failed(problem: BaseException, clock: Clock, records: Records) -> int:
         return 1
     traceback.print_exception(problem)
     return 1
+
+
+def named(problem: BaseException) -> tuple[str, str]:
+    """The kind of a failure and the name of what ended the job, as an end line has them."""
+    if isinstance(problem, Stopped):
+        return "terminated", problem.name
+    if memory.is_out_of_memory(problem):
+        return "out_of_memory", type(problem).__name__
+    return "nonfinite" if isinstance(problem, NonFinite) else "exception", type(problem).__name__
 
 
 def _say(problem: UserError) -> int:

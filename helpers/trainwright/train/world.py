@@ -125,13 +125,14 @@ def _distinct(device: torch.device, place: Place, store: Any) -> None:
 
 
 def disconnect(device: torch.device = torch.device("cpu")) -> None:  # noqa: B008
-    """Leave together, so that no rank closes its end while another still reads.
+    """Come to the end together, so that no rank closes its connections while another still reads.
 
-    An all-reduce on the rank's own device in place of a barrier, which guesses the device by the rank's number.
+    An all-reduce on the rank's own device in place of a barrier, which guesses the device by the rank's number. The group is
+    not destroyed: gloo's threads may wait for Python's lock just then, and whoever drops the group holds it (seen in torch
+    2.13 where DDP's reducer was the last to have it). The process is to end at once.
     """
     dist.all_reduce(torch.zeros(1, device=device))
     synchronize(device)
-    dist.destroy_process_group()
 
 
 def any_rank(flag: int, device: torch.device) -> int:
