@@ -33,7 +33,7 @@ def arguments(make_job: Callable[..., Job], tmp_path: Path) -> list[str]:
 def test_dry_it_shows_everything_and_starts_nothing(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
     done = run_command(*arguments, "--memory-cap", "300MiB")
     assert done.returncode == 0, done.stderr
-    assert "-m torch.distributed.run --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
+    assert "-m trainwright.train.elastic --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
     assert "strategy: fsdp_full_shard" in done.stdout and "not applied: num_processes" in done.stdout
     assert "300.0 MiB a rank enforced" in done.stdout and "nothing was started" in done.stdout
     assert not (tmp_path / "a run").exists()
