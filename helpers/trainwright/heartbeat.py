@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "heartbeat"
+PHASES = ("data", "forward", "backward", "optimizer", "averaging", "checkpoint", "ended")  # of a step, in their order
 WIDTH = 256  # bytes of the line, its newline included
 _NAME = re.compile(r"rank(\d{1,6})")
 _PHASE_MOST = 32
@@ -81,6 +82,16 @@ def stuck(beats: dict[int, Beat]) -> str:
         groups.setdefault((beat.step, beat.phase), []).append(beat)
     rows = sorted(groups.items(), key=lambda group: (group[0][0], -max(beat.since_s() for beat in group[1])))
     return "; ".join(_words(step, phase, group) for (step, phase), group in rows)
+
+
+def behind(beats: dict[int, Beat]) -> list[Beat]:
+    """The ranks that are not as far as the others (fewer than half of all), [] where all are as far or a phase is none of a step."""
+    places = {rank: (beat.step, PHASES.index(beat.phase)) for rank, beat in beats.items() if beat.phase in PHASES}
+    if len(places) < len(beats) or len(set(places.values())) < 2:
+        return []
+    last = min(places.values())
+    found = [beats[rank] for rank in sorted(places) if places[rank] == last]
+    return found if len(found) * 2 < len(beats) or len(beats) == 2 else []
 
 
 def _words(step: int, phase: str, group: list[Beat]) -> str:

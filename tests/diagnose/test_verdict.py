@@ -175,6 +175,17 @@ def test_a_stall_is_told_by_the_stacks(folder: Any, row: Row) -> None:
     assert any("no rank wrote a line" in line["text"] for line in found["evidence"]), "the launcher's word is evidence too"
 
 
+@pytest.mark.parametrize(("phase", "confidence"), [("data", "medium"), ("forward", "low")])
+def test_a_stall_is_told_by_the_heartbeats(folder: Any, row: Row, phase: str, confidence: str) -> None:
+    beat = '{"step":3,"phase":"%s","wall":1.5,"monotonic":2.5,"rank":%d,"pid":3,"host":"h"}\n'
+    found = folder.manifest("timeout", clock="stall", reason="no rank wrote a line for 60 s")
+    for rank in range(3):
+        found.perf(rank, row(1), row(2), world_size=3).file(f"heartbeat/rank{rank}", beat % (phase if rank == 1 else "backward", rank))
+    (stated,) = diagnose(read_run(str(found.path))).diagnoses
+    assert (stated["culprit"]["value"], stated["confidence"]) == ("1", confidence)
+    assert stated["evidence"][0]["file"] == "heartbeat/rank1"
+
+
 def test_a_stall_in_which_all_stand_in_torch_names_nobody(folder: Any, row: Row) -> None:
     for rank in (0, 1):
         folder.perf(rank, row(1), row(2)).stderr(rank, IN_TORCH)
