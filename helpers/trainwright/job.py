@@ -71,7 +71,7 @@ class Job:
     powersgd_rank: int = 1
     powersgd_start: int = 1000  # the step from which PowerSGD compresses; plain all-reduce before
     local_sgd_steps: int = 0  # n: no gradient is shared, every n steps the parameters are averaged; 0: DDP
-    reduce_every_micro_batch: bool = False  # FSDP, HSDP: gradients stay in shards while they accumulate, for more traffic
+    whole_gradients: bool = False  # FSDP, HSDP: sum whole gradients over the rounds and cut them once: less traffic, more memory
     # Memory for time, and time for compilation.
     activation_checkpoint_every: int | None = None  # n: every n-th block; 0: none; null: as the backend config says
     compile: str = "none"

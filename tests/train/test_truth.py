@@ -78,7 +78,7 @@ def exact_cases(ranks: int) -> dict[str, Case]:
             "ddp, unused parameters sought": case(DDP, ranks, find_unused_parameters=True),
             "ddp, small buckets": case(DDP, ranks, bucket_mb=0.01),
             "ddp, compiled": case(DDP, ranks, compile="eager"),
-            "full_shard, reduced each round": case(FULL, ranks, 2, reduce_every_micro_batch=True),
+            "full_shard, whole gradients": case(FULL, ranks, 2, whole_gradients=True),
             "full_shard, tied": case(FULL, ranks, model="tied"),
             "ddp, tied": case(DDP, ranks, model="tied"),
         }
@@ -88,7 +88,7 @@ def exact_cases(ranks: int) -> dict[str, Case]:
     if ranks == 4:
         for name, base in (("hsdp", FULL), ("hsdp, kept", KEPT)):
             found |= {name: case(base | {"replicas": 2}, 4), f"{name}, 2 rounds": case(base | {"replicas": 2}, 4, 2)}
-        found["hsdp, reduced each round"] = case(FULL | {"replicas": 2}, 4, 2, reduce_every_micro_batch=True)
+        found["hsdp, whole gradients"] = case(FULL | {"replicas": 2}, 4, 2, whole_gradients=True)
         found["hsdp, experts"] = case(MIXED | {"replicas": 2}, 4, model="mixture")
     if HAS_DEEPSPEED:
         found |= {f"zero_{stage}": case(kind, ranks, config=zero(stage)) for stage, kind in STAGES.items()}

@@ -100,7 +100,9 @@ def _too_large(plan: _Plan, model: ModelSpec) -> str:
     if job.device != "cpu" or have is None or job.modality != "text":
         return ""
     try:
-        workload = Workload(job.micro_batch, job.seq_len, job.world_size, accumulation=job.accumulation)
+        workload = Workload(
+            job.micro_batch, job.seq_len, job.world_size, accumulation=job.accumulation, whole_gradients=job.whole_gradients
+        )
         need = host_bytes(model, plan.strategy, workload, job.memory_cap_bytes)
     except UserError:
         return ""  # the ledger does not know such a job

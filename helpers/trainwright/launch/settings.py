@@ -62,7 +62,7 @@ OPTIONS = (
     Option("powersgd_rank", "rank of the approximation"),
     Option("powersgd_start", "first step that is compressed"),
     Option("local_sgd_steps", "share no gradients, average the parameters every N steps"),
-    Option("reduce_every_micro_batch", "FSDP: keep gradients in shards while they accumulate", bool),
+    Option("whole_gradients", "FSDP: sum whole gradients over the rounds, cut them once: less traffic, more memory", bool),
     Option("activation_checkpoint_every", "recompute every N-th block in the backward; 0 none (default: as the backend config says)"),
     Option("compile", "compile each block with this backend", str, "NAME", COMPILERS),
     Option("checkpoint_every", "save every N steps"),
