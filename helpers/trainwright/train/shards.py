@@ -151,10 +151,10 @@ def npy(path: Path, size: int) -> Tokens:
     """The array of a .npy file (numpy/lib/format.py), mapped. Its header is matched, not evaluated as numpy does."""
     with path.open("rb") as file:
         start = file.read(12)
-        wide = start[6:7] != b"\1"
+        wide = start[6:7] != bytes([1])  # the format's version; from the second on the length takes 4 bytes
         length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
         offset = (12 if wide else 10) + length
-        if start[:6] != b"\x93NUMPY" or length > LONGEST_HEADER or offset > size:
+        if start[:1] != bytes([0x93]) or start[1:6] != b"NUMPY" or length > LONGEST_HEADER or offset > size:
             raise ValueError("it does not start as a .npy file does")
         file.seek(offset - length)
         match = ARRAY.fullmatch(file.read(length))
