@@ -20,15 +20,18 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trainwright.errors import UserError
 from trainwright.train import stored
 from trainwright.train.stored import Stored
-from trainwright.train.together import Failed, one_error, quiet, this_rank, together, world_size
+from trainwright.train.together import Failed, one_error, quiet, system_error, this_rank, together, world_size
 from trainwright.units import format_bytes
 
 PREFIXES = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")  # DDP, torch.compile, checkpoint_wrapper
@@ -90,7 +93,7 @@ def save(
     try:
         together("make the folder", lambda: _make(path, tensors) if this_rank() == 0 else None)
         with quiet(), one_error("write the tensors"):
-            metadata = save_tensors(dict(tensors), storage_writer=FileSystemWriter(path), no_dist=not dist.is_initialized())
+            metadata = save_tensors(dict(tensors), storage_writer=Writer(path), no_dist=not dist.is_initialized())
         together(
             "complete it", lambda: _finish(path, step, state | {"tensors": stored.layout(metadata)}, keep) if this_rank() == 0 else None
         )
@@ -235,6 +238,19 @@ def _make(path: Path, tensors: Mapping[str, Tensor]) -> None:
     need, free = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()), shutil.disk_usage(path).free
     if need > free:
         raise OSError(errno.ENOSPC, f"No space left on device: it needs {format_bytes(need)}, {format_bytes(free)} are free")
+
+
+class Writer(FileSystemWriter):
+    """torch's writer, which says what the system said: on its way to the other ranks an exception loses what is behind it."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except Exception as problem:
+            cause = system_error(problem)
+            if cause is None:
+                raise
+            raise OSError(cause.errno, cause.strerror) from None
 
 
 def _finish(path: Path, step: int, state: Mapping[str, Any], keep: int) -> None:

@@ -4,6 +4,8 @@ Measured on CPU (gloo), where a collective holds the thread that waits for it:
 - each wait for a torch.distributed call made from Python: gathers and scatters of FSDP and ZeRO, norms, sums, averages;
 - under DDP, whose reducer waits in C++, the end of a backward from the moment autograd has no gradient left to compute.
 
+Not seen: DDP's waits in a forward, for its buffers and, in a run's second step, for the new order of its buckets.
+
 Not measured, null in the records: on CUDA and XPU a wait is queued on the device, and the host goes on. A rank that waits
 least is the one that the others wait for.
 """

@@ -70,24 +70,26 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _full(problem: BaseException) -> bool:
-    """Whether a disk, a quota or a limit on files was full; torch's writer wraps the system's error."""
+def system_error(problem: BaseException) -> OSError | None:
+    """The system's refusal behind an exception: torch's writer raises its own after it."""
     seen: BaseException | None = problem
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in FULL:
-            return True
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen
         seen = seen.__cause__ or seen.__context__
-    return "No space left on device" in str(problem) or "PytorchStreamWriter failed writing" in str(problem)
+    return None
+
+
+def _full(problem: BaseException) -> bool:
+    """Whether a disk, a quota or a limit on files was full."""
+    cause = system_error(problem)
+    return cause is not None and cause.errno in FULL
 
 
 def _words(problem: BaseException) -> str:
     """One line of an exception, the system's word where there is one."""
-    seen: BaseException | None = problem
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.strerror:
-            return str(seen.strerror)
-        seen = seen.__cause__ or seen.__context__
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+    cause = system_error(problem)
+    return str(cause.strerror) if cause is not None else f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
 
 
 def this_rank() -> int:
