@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainwright.document import Document, load, parse
-from trainwright.emit.accelerate import Reading, read, write
+from trainwright.emit.accelerate import read, write
 from trainwright.emit.accelerate_file import accelerate_file, table
+from trainwright.emit.reading import Reading
 from trainwright.errors import UserError
 from trainwright.model import load_model
 from trainwright.strategy import Precision, Strategy

@@ -60,9 +60,9 @@ def test_what_a_mesh_becomes(name: str) -> None:
     assert len(keys) == len(found.applied) + len(found.not_applied), "each key has one answer"
 
 
-@pytest.mark.parametrize("name", {**REFUSED, **OURS_ALONE})
+@pytest.mark.parametrize("name", REFUSED | OURS_ALONE)
 def test_what_is_refused_names_its_key(name: str) -> None:
-    text, words = {**REFUSED, **OURS_ALONE}[name]
+    text, words = (REFUSED | OURS_ALONE)[name]
     with pytest.raises(UserError, match=words) as caught:
         read(parse(text, "a.yaml", "yaml"))
     assert "parallelism_config" in str(caught.value) and str(caught.value).startswith("a.yaml:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,9 @@ class Broken:
     def targets(self, first: int, count: int) -> int:
         return int(self.inner.targets(first, count))
 
+    def eval_batches(self, size: int = 32) -> Iterator[Batch]:
+        yield from self.inner.eval_batches(size)
+
 
 def test_a_loss_that_is_no_number_stops_the_run_with_its_record_and_without_an_update(
     small: ModelSpec, group: None, tmp_path: Path
@@ -131,7 +135,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_its_record_and_without_an_u
 def test_a_gradient_that_is_no_number_is_not_applied(small: ModelSpec, group: None, tmp_path: Path) -> None:
     ready = training(small, Strategy("single"))
     weight = next(ready.model.parameters())
-    weight.register_hook(lambda gradient: gradient * torch.inf)
+    weight.register_hook(lambda gradient: gradient * torch.inf)  # type: ignore[no-untyped-call]
     before = weight.detach().clone()
     records = Records(str(tmp_path), 0, {})
     with pytest.raises(NonFinite, match=r"the gradient norm is (nan|inf) in step 1 though the loss is 5\."):
@@ -141,8 +145,7 @@ def test_a_gradient_that_is_no_number_is_not_applied(small: ModelSpec, group: No
 
 
 def test_evaluation_is_the_mean_of_its_windows_and_trains_nothing(small: ModelSpec, group: None) -> None:
-    job = {"order": "study", "eval_windows": 5}
-    ready = training(small, **job)
+    ready = training(small, order="study", eval_windows=5)
     ready = dataclasses.replace(ready, data=open_data(Settings(order="study", eval_windows=5), small, 16))
     batches = list(ready.data.eval_batches(1))
     expected = sum(ready.model(batch).item() for batch in batches) / len(batches)

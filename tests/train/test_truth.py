@@ -41,7 +41,7 @@ Case = dict[str, Any]
 
 def case(strategy: Case, ranks: int, rounds: int = 1, model: str = "llama", config: Case | None = None, **job: Any) -> Case:
     """A case on `ranks` ranks: 8 samples a step in `rounds` rounds, AdamW with an epsilon that does not magnify noise."""
-    fields = {"steps": 9, "samples": SAMPLES, "micro_batch": GLOBAL // (ranks * rounds), "accumulation": rounds, "seq_len": SEQ}
+    fields: Case = {"steps": 9, "samples": SAMPLES, "micro_batch": GLOBAL // (ranks * rounds), "accumulation": rounds, "seq_len": SEQ}
     fields |= {"learning_rate": 1e-2, "eps": 1e-4, "clip_norm": 0.5, "schedule": "cosine", "warmup_steps": 1, "min_lr_ratio": 0.3}
     return {"strategy": strategy, "model": model, "config": config or {}, "job": fields | job}
 
@@ -119,7 +119,7 @@ FAULTS: dict[str, Case] = {
     "no all-reduce": case(DDP, 2),
     "short step weighed as full": case(FULL, 2),
 }
-LOCAL = {"steps": 4, "samples": None, "micro_batch": 4}
+LOCAL: Case = {"steps": 4, "samples": None, "micro_batch": 4}
 
 
 def world_cases(ranks: int) -> dict[str, Case]:

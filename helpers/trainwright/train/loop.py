@@ -197,6 +197,8 @@ def _rounds(training: Training, part: Share, batches: list[Batch]) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=training.device)
     for index, (batch, labels) in enumerate(zip(batches, weights, strict=True)):
         last = index == len(batches) - 1
+        if index:
+            training.tracker.next_round()
         with _sharing(training, last, len(batches)):
             with training.clock.during("forward"), precision(training.strategy, training.device):
                 loss = training.model(batch.to(training.device))

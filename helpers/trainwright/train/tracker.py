@@ -97,6 +97,11 @@ class Tracker:
         finally:
             self._keep(max(self._before_step, self._peak(), key=_total))  # of equal ones the first, which is better named
 
+    def next_round(self) -> None:
+        """Between two forwards of a step; torch refuses the second otherwise. The step's peak goes on."""
+        if self._torch is not None:
+            self._torch.reset_mod_stats()
+
     def _hand_over(self, inputs: Sequence[Tensor]) -> None:
         if isinstance(self._torch, FSDPMemTracker):
             self._torch.track_inputs(tuple(inputs))

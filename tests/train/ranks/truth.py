@@ -6,6 +6,7 @@ OUT/NAME.pt gets the losses, gradient norms, and every parameter whole, in fp32;
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -34,11 +35,10 @@ from trainwright.train.tracker import Tracker
 CPU = torch.device("cpu")
 
 
-def whole(model: nn.Module) -> dict[str, torch.Tensor]:
+def whole(model: Any) -> dict[str, torch.Tensor]:
     """Every parameter in full, as fp32; a collective."""
     if zero.is_engine(model):
-        from deepspeed.utils import safe_get_full_fp32_param
-
+        safe_get_full_fp32_param = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param
         return {
             name: safe_get_full_fp32_param(p).detach().clone().view(getattr(p, "ds_shape", p.shape))
             for name, p in model.module.named_parameters()
@@ -60,13 +60,14 @@ def local_norm(parameters: Iterable[nn.Parameter]) -> float:
 
 def clipped_backward(model: nn.Module, loss: torch.Tensor, last: bool) -> None:
     """Each round's gradient is clipped on each rank, not the sum of all."""
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
 
 
 def unshared(training: Training, last: bool, rounds: int) -> Any:
     """No round shares its gradients."""
-    return training.model.no_sync()
+    model: Any = training.model
+    return model.no_sync()
 
 
 class Even:
@@ -80,6 +81,9 @@ class Even:
 
     def targets(self, first: int, count: int) -> int:
         return int(self.inner.targets(first, 8))
+
+    def eval_batches(self, size: int = 32) -> Any:
+        return self.inner.eval_batches(size)
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
@@ -123,6 +127,9 @@ class Stream:
     def targets(self, first: int, count: int) -> int:
         return int(self.inner.targets(first, count))
 
+    def eval_batches(self, size: int = 32) -> Any:
+        return self.inner.eval_batches(size)
+
 
 # --- one case after another -----------------------------------------------------------------------------------------
 
@@ -163,7 +170,7 @@ def run_case(out: Path, case: dict[str, Any], world: int) -> dict[str, Any]:
     spec = load_model(str(out / f"{case.get('model', 'llama')}.json"))
     if "period" in case:
         return train_by_hand(spec, case)
-    place, fault = FAULTS.get(case.get("fault", ""), ("gradient_norm", loop.gradient_norm))
+    place, fault = FAULTS.get(case.get("fault", ""), ("gradient_norm", optimizer.gradient_norm))
     with mock.patch.object(loop, place, fault):
         return train_case(spec, case, world)
 
