@@ -25,8 +25,9 @@ from trainwright.errors import UserError
 from trainwright.families import vision
 from trainwright.fields import Assumed, defaults
 from trainwright.model import ModelSpec, load_model
-from trainwright.parts import Attention, Block, Experts, Mlp, Norm, Projector, Rotary, Run, Stretch, fold, projector
+from trainwright.parts import Attention, Block, Experts, Mlp, Norm, Projector, Run, fold, projector
 from trainwright.report import Severity
+from trainwright.rotary import Rotary, Stretch
 from trainwright.strategy import Strategy
 
 HERE = Path(__file__).parent / "families"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal
 
+from trainwright.rotary import Rotary
+
 Shape = tuple[int, ...]
 Place = Literal["attention_in", "attention_out", "mlp_in", "mlp_out"]
 UNSHOWN = "which no part shows"  # ends the note on what a config asks for and the parts cannot say
@@ -47,39 +49,6 @@ class Norm:
 
     def shapes(self, width: int) -> tuple[Shape, ...]:
         return ((width,),) * (self.weight + self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The numbers of stretched rotary positions, as Transformers resolves them; each kind reads those that its formula has.
-
-    original: the positions before stretching. attention: factor of cos and sin. low, high: of llama3's wave lengths. fast, slow:
-    rotations that bound yarn's ramp; truncate: to whole pairs. short, long: longrope's divisors, up to `original` and beyond.
-    """
-
-    factor: float
-    original: int
-    attention: float = 1.0
-    low: float = 1.0
-    high: float = 4.0
-    fast: float = 32.0
-    slow: float = 1.0
-    truncate: bool = True
-    short: tuple[float, ...] = ()
-    long: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Rotary:
-    """Rotary positions on the first `fraction` of each head; `scaling` names a stretched variant (llama3, yarn, ...).
-
-    stretch: its numbers; None where there is no variant, or the config does not hold them.
-    """
-
-    theta: float = 10000.0
-    fraction: float = 1.0
-    scaling: str = ""
-    stretch: Stretch | None = None
 
 
 @dataclass(frozen=True, slots=True)

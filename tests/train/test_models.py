@@ -242,7 +242,7 @@ def test_a_window_hides_what_is_further_back() -> None:
 
 
 def test_rotary_scores_depend_on_the_distance_alone() -> None:
-    from trainwright.parts import Rotary
+    from trainwright.rotary import Rotary
 
     x = torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(0)).expand(1, 1, 12, 8)
     turned = rotate(x, *rotary_table(12, Rotary(), 8, x))[0, 0]

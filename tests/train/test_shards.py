@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import UserError
-from trainwright.train.shards import HEADER, MAGIC, Shard, digest, gaps, library, open_path, read_texts, token_shard
+from trainwright.train.shards import HEADER, MAGIC, Shard, digest, first, gaps, library, open_path, read_texts, token_shard
 
 
 def shard(path: Path) -> Shard:
@@ -151,6 +151,13 @@ def test_a_large_shard_is_known_by_its_ends_and_its_size(tmp_path: Path, monkeyp
     assert found.hashed == "first MiB, last MiB, size"
     path.write_bytes(b"a" * (2**22 + 1))
     assert shard(path).sha256 != found.sha256
+
+
+def test_no_more_files_are_read_than_are_needed(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in "abcd"]
+    for file in files:
+        file.write_bytes(b"x" * 10)
+    assert [len(first(files, size)) for size in (1, 10, 11, 40, 41)] == [1, 1, 2, 4, 4]
 
 
 def test_sources_are_walked_in_sorted_order(tmp_path: Path) -> None:

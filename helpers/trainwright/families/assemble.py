@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainwright.fields import LARGEST, Fields, shown
-from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Norm, Rotary, Run, Stretch, fold
+from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Norm, Run, fold
+from trainwright.rotary import Rotary, Stretch
 
 MOST_LAYERS = 10_000  # of a model whose layers differ, since each is looked at
 

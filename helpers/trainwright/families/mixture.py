@@ -12,7 +12,8 @@ from typing import Any
 from trainwright.families.assemble import attending, attention, decoder, each, mscale, rms, rotary, sliding, uniform
 from trainwright.families.llama import mlp
 from trainwright.fields import Fields, shown
-from trainwright.parts import Attention, Block, Decoder, Experts, Latent, Mlp, Norm, Rotary, Router
+from trainwright.parts import Attention, Block, Decoder, Experts, Latent, Mlp, Norm, Router
+from trainwright.rotary import Rotary
 
 
 def mixtral(f: Fields) -> Decoder:

@@ -269,7 +269,7 @@ def _open_text(settings: Settings, vocab_size: int) -> Corpus:
     else:
         name = "the standard library"
         files = shards.library()
-        opened = shards.read_texts(name, files)
+        opened = shards.read_texts(name, files if settings.order == "study" else shards.first(files, WALK_BYTES))
     texts = [text for text in opened if isinstance(text, bytes)]
     if texts:
         if settings.tokens == "ids":

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from trainwright.errors import UserError
-from trainwright.parts import Attention, Decoder, Rotary, Stretch
+from trainwright.parts import Attention, Decoder
+from trainwright.rotary import Rotary, Stretch
 
 KINDS = ("", "linear", "dynamic", "llama3", "yarn", "longrope", "su")
 

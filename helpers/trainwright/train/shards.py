@@ -8,6 +8,7 @@ files are text, in sorted order, joined by a zero byte. Names like part-00001-of
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import os
 import re
@@ -15,6 +16,7 @@ import stat
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,12 @@ def read_texts(name: str, files: list[Path], largest: int = LARGEST_TEXT) -> lis
     if not any(found):
         raise UserError(f"{name}: holds no text to train on")
     return found
+
+
+def first(files: list[Path], size: int) -> list[Path]:
+    """As many of `files` as hold `size` bytes."""
+    ends = list(accumulate(map(regular, files)))
+    return files[: bisect.bisect_left(ends, size) + 1]
 
 
 def text_shard(name: str, text: bytes) -> Shard:
