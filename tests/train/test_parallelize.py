@@ -192,3 +192,16 @@ def test_gathered_parameters_are_freed_only_where_asked(small: ModelSpec, group:
         blocks = [module for module in model.modules() if isinstance(module, FSDPModule)][1:]
         groups = [block._get_fsdp_state()._fsdp_param_group for block in blocks]
         assert {group.is_sharded for group in groups if group} == {freed}
+
+
+@pytest.mark.long
+def test_blocks_compiled_by_inductor_train_the_same(small: ModelSpec, group: None) -> None:
+    """About a minute: the kernels are compiled by the system's C++ compiler."""
+    one = small.resized(num_layers=1)
+    model = distribute(one, FSDP, compile="inductor")
+    loss = model(some(one))
+    loss.backward()
+    expected = results(one, FSDP)
+    assert (loss.item(), gradient_norm(list(model.parameters()))) == pytest.approx(expected, rel=1e-5)
+    compiled = [module for module in model.modules() if module._compiled_call_impl is not None]
+    assert [type(module).__name__.removeprefix("FSDP") for module in compiled] == ["LlamaDecoderLayer"]

@@ -252,8 +252,15 @@ def _own_update(training: Training) -> float:
     if math.isfinite(norm):
         clip(parameters, norm, training.job.clip_norm)
         training.optimizer.step()
-    training.optimizer.zero_grad(set_to_none=True)
+    training.optimizer.zero_grad(set_to_none=not _in_buckets(training))
     return norm
+
+
+def _in_buckets(training: Training) -> bool:
+    """Whether gradients have to stay where they are, in DDP's buckets: a round that shares nothing would else make new ones
+    beside them, which takes the parameters' size once more. Not with unused parameters, for whom no gradient means no update."""
+    job = training.job
+    return isinstance(training.model, DistributedDataParallel) and job.accumulation > 1 and not job.find_unused_parameters
 
 
 def _sum(value: Tensor) -> float:
