@@ -128,6 +128,7 @@ def run_step(training: Training, number: int) -> tuple[dict[str, Any], list[int]
     """One step, as the numbers of its record (loss and norm are those of the global batch), and the ranks whose loss is no number."""
     clock, part = training.clock, share(training.job, number, dist.get_rank(), training.done)
     clock.begin(number)
+    rate = _rate(training, number)
     start = clock.now()
     with clock.during("data"):
         batches = [training.data.batch(piece.first, piece.count) for piece in part.rounds if piece.count]
@@ -136,7 +137,6 @@ def run_step(training: Training, number: int) -> tuple[dict[str, Any], list[int]
     tokens = sum(batch.tokens for batch in batches)
     times = {f"{phase}_s": clock.seconds.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "data")}
     measured = {"tokens": tokens, "loss": loss, "grad_norm": norm, "memory_bytes": training.tracker.step_bytes}
-    rate = float(training.optimizer.param_groups[0]["lr"])
     row = {"step_time_s": clock.now() - start, **times, **measured, "learning_rate": rate, "communication_s": clock.waits.seconds}
     return row | ({"averaging_s": clock.seconds["averaging"]} if "averaging" in clock.seconds else {}), culprits
 
@@ -235,15 +235,21 @@ def _backward(model: nn.Module, loss: Tensor, last: bool) -> None:
 
 def _update(training: Training, number: int, has_gradients: bool) -> float:
     """Norm, clipping, the optimizer's step at the step's learning rate, and Local SGD's average; the norm before clipping."""
-    model, job = training.model, training.job
+    model = training.model
     with training.clock.during("optimizer"):
-        if not (zero.is_engine(model) and zero.has_scheduler(model)):
-            set_learning_rate(training.optimizer, learning_rate(job, number))
+        set_learning_rate(training.optimizer, _rate(training, number))
         norm = zero.update(model) if zero.is_engine(model) else _own_update(training) if has_gradients else 0.0
     if isinstance(model, LocalSGD):
         with training.clock.during("averaging"):
             model.stepped(last=number == training.last_step)
     return norm
+
+
+def _rate(training: Training, number: int) -> float:
+    """The learning rate of a step: the job's schedule, or where a DeepSpeed JSON brought one of its own what that has set."""
+    if zero.is_engine(training.model) and zero.has_scheduler(training.model):
+        return float(training.optimizer.param_groups[0]["lr"])
+    return learning_rate(training.job, number)
 
 
 def _own_update(training: Training) -> float:
