@@ -19,6 +19,7 @@ MOST_RANKS = 4096  # on one host; more is a slip of the finger
 
 DEVICES = ("cpu", "cuda", "xpu")
 SCHEDULES = ("constant", "cosine", "linear")
+DECAYS = ("all", "matrices")
 COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
 COMPILERS = ("none", "eager", "aot_eager", "inductor")
 MODALITIES = ("text", "text_image", "text_ts", "text_graph", "text_vla")
@@ -60,6 +61,7 @@ class Job:
     warmup_steps: int = 0
     min_lr_ratio: float = 0.0  # the last step's learning rate as a share of `learning_rate`
     weight_decay: float = 0.01
+    decay: str = "all"  # what decays: all, or matrices (every parameter of two or more axes)
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -159,6 +161,7 @@ _SHARES = {"min_lr_ratio": (0.0, 1.0), "weight_decay": (0.0, 1e18), "beta1": (0.
 _CHOICES = {
     "device": DEVICES,
     "schedule": SCHEDULES,
+    "decay": DECAYS,
     "comm_hook": COMM_HOOKS,
     "compile": COMPILERS,
     "modality": MODALITIES,

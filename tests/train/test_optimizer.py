@@ -57,6 +57,12 @@ def test_adamw_gets_what_trains_and_what_the_job_says() -> None:
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.1, (0.8, 0.95), 1e-6, 0.1)
 
 
+def test_only_matrices_decay_where_asked() -> None:
+    found = make_optimizer(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), job(decay="matrices", weight_decay=0.1)).param_groups
+    assert [(len(group["params"]), group["weight_decay"]) for group in found] == [(1, 0.1), (3, 0.0)]
+    assert [group["weight_decay"] for group in make_optimizer(nn.Linear(2, 2, bias=False), job(decay="matrices")).param_groups] == [0.01]
+
+
 def test_local_sgd_averages_when_its_period_is_full_or_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LocalSGD(nn.Linear(2, 1), period=3)
     calls: list[int] = []

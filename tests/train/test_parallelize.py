@@ -129,6 +129,7 @@ def test_a_tied_embedding_cannot_be_a_unit(small: ModelSpec, group: None) -> Non
 IMPOSSIBLE: dict[str, tuple[Strategy, dict[str, Any], str]] = {
     "single on several ranks": (Strategy("single"), {"world_size": 4}, "unconnected models"),
     "rows that do not divide": (dataclasses.replace(FSDP, replicas=2), {"world_size": 3}, "3 ranks cannot be divided by 2"),
+    "two groups under ZeRO": (Strategy("zero", zero_stage=1), {"world_size": 2, "decay": "matrices"}, "take decay all"),
     "compiled ZeRO 3": (Strategy("zero", zero_stage=3), {"world_size": 2, "compile": "eager"}, "compile with ZeRO stage 3"),
 }
 

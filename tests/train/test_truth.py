@@ -77,6 +77,7 @@ def exact_cases(ranks: int) -> dict[str, Case]:
             "ddp, static graph, 2 rounds": case(DDP, ranks, 2, static_graph=True),
             "ddp, unused parameters sought": case(DDP, ranks, find_unused_parameters=True),
             "ddp, small buckets": case(DDP, ranks, bucket_mb=0.01),
+            "full_shard, matrices decay": case(FULL, ranks, decay="matrices", weight_decay=0.3),
             "ddp, compiled": case(DDP, ranks, compile="eager"),
             "full_shard, whole gradients": case(FULL, ranks, 2, whole_gradients=True),
             "full_shard, tied": case(FULL, ranks, model="tied"),
@@ -127,6 +128,7 @@ def world_cases(ranks: int) -> dict[str, Case]:
     if ranks == 1:
         found |= {model: case(SINGLE, 1, model=model) for model in MODELS}
         found |= {"projector": case(SINGLE, 1, **IMAGE)}
+        found |= {"matrices decay": case(SINGLE, 1, decay="matrices", weight_decay=0.3)}
         found |= {"4 rounds": case(SINGLE, 1, 4), "bf16": case(SINGLE | {"precision": "bf16"}, 1)}
         found |= {f"by hand, period {n}": case(SINGLE, 1, **LOCAL) | {"ranks": 2, "period": n} for n in (1, 3)}
     if ranks == 2:
@@ -193,7 +195,9 @@ def differences(found: Case, one: Case) -> tuple[float, float, float]:
 
 
 def one_process(name: str) -> str:
-    return next((word for word in ("tied", "experts", "projector") if word in name), "llama").replace("experts", "mixture")
+    return next((word for word in ("tied", "experts", "projector", "matrices decay") if word in name), "llama").replace(
+        "experts", "mixture"
+    )
 
 
 @pytest.mark.parametrize("name", [f"{name} on {ranks}" for ranks in (1, 2, 4) for name in exact_cases(ranks)])

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainwright.emit.reading import Reading
 from trainwright.errors import UserError
-from trainwright.job import COMM_HOOKS, COMPILERS, DEVICES, MODALITIES, ORDERS, REGIMES, SCHEDULES, TOKENS, VARIANTS, Job
+from trainwright.job import COMM_HOOKS, COMPILERS, DECAYS, DEVICES, MODALITIES, ORDERS, REGIMES, SCHEDULES, TOKENS, VARIANTS, Job
 from trainwright.report import Report
 from trainwright.units import parse_bytes, parse_count, parse_seconds
 
@@ -53,6 +53,7 @@ OPTIONS = (
     Option("warmup_steps", "steps in which the learning rate rises"),
     Option("min_lr_ratio", "the last step's share of the learning rate", _number, "X"),
     Option("weight_decay", "of AdamW", _number, "X"),
+    Option("decay", "what of the weights decays", str, "NAME", DECAYS),
     Option("clip_norm", "scale gradients down to this norm", _number, "X"),
     Option("seed", "of weights and data order"),
     Option("static_graph", "DDP: the graph is the same in every step", bool),

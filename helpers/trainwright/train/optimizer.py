@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,17 @@ from trainwright.job import Job
 def make_optimizer(model: nn.Module, job: Job) -> AdamW:
     """AdamW over what trains, in its fused form: the same update, no temporaries of a parameter's size, on every device."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return AdamW(trained, lr=learning_rate(job, 1), betas=(job.beta1, job.beta2), eps=job.eps, weight_decay=job.weight_decay, fused=True)
+    groups: list[dict[str, Any]] = [{"params": trained}]
+    if job.decay == "matrices":
+        groups = [{"params": [p for p in trained if p.dim() > 1]}, {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}]
+    return AdamW(
+        [group for group in groups if group["params"]],
+        lr=learning_rate(job, 1),
+        betas=(job.beta1, job.beta2),
+        eps=job.eps,
+        weight_decay=job.weight_decay,
+        fused=True,
+    )
 
 
 def learning_rate(job: Job, step: int) -> float:

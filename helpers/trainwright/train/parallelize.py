@@ -85,6 +85,8 @@ def possible(spec: ModelSpec, strategy: Strategy, job: Job) -> None:
                 shards = ranks // strategy.replicas
                 said = f"{spec.name} has {experts} experts in a layer, and they cannot be divided by {shards} ranks"
                 raise UserError(f"{said}: some ranks would hold fewer; take a number of ranks that divides {experts}")
+    if job.decay != "all" and strategy.kind == "zero":
+        raise UserError("decay matrices needs two groups of parameters, and the trainer gives ZeRO one; take decay all, or FSDP")
     if job.compile != "none" and strategy.zero_stage == 3:
         raise UserError("compile with ZeRO stage 3 breaks at each of its hooks; take stage 2 or FSDP, or compile none")
 
