@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from trainwright.emit.reading import KeyUse, Reading
-from trainwright.job import Job
 from trainwright.strategy import Strategy
 
 MIB = 2**20
@@ -35,8 +34,7 @@ def test_a_refused_field_moves_its_key() -> None:
 
     keys = (KeyUse("mixed_precision", "no", "fp32"), KeyUse("fsdp_config.fsdp_offload_params", True, "host memory"))
     reading = Reading(FSDP, 2, keys, (KeyUse("use_cpu", True, "the job decides"),))
-    job = Job("/m", "/c", 2)
-    applied, not_applied = uses(reading, {"cpu_offload": "already there"}, job)
+    applied, not_applied = uses(reading, {"cpu_offload": "already there"})
     assert applied == [{"key": "mixed_precision", "value": "no", "becomes": "fp32"}]
     assert not_applied == [
         {"key": "use_cpu", "value": True, "reason": "the job decides"},

@@ -25,7 +25,6 @@ from trainwright.launch.settings import add_options, job_fields
 from trainwright.model import ModelSpec, load_model
 from trainwright.progress import progress
 from trainwright.report import Report, Severity
-from trainwright.strategy import Strategy
 from trainwright.units import format_bytes, format_seconds, parse_count, parse_seconds
 
 EXAMPLES = """examples:
@@ -58,7 +57,6 @@ class _Plan:
     run_dir: str
     stall_s: float
     reading: Reading
-    strategy: Strategy
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -91,7 +89,7 @@ def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Pla
     job = Job(**paths, world_size=world_size, run_dir=os.path.abspath(options.run_dir), **fields)
     if job.seq_len > model.max_positions:
         raise UserError(f"--seq-len {job.seq_len} is more than the {model.max_positions} positions of {options.model}")
-    return _Plan(job, job.run_dir, parse_seconds(options.stall), reading, job.placed(reading.strategy))
+    return _Plan(job, job.run_dir, parse_seconds(options.stall), reading.under(job))
 
 
 def _too_large(plan: _Plan, model: ModelSpec) -> str:
@@ -103,7 +101,7 @@ def _too_large(plan: _Plan, model: ModelSpec) -> str:
         workload = Workload(
             job.micro_batch, job.seq_len, job.world_size, accumulation=job.accumulation, whole_gradients=job.whole_gradients
         )
-        need = host_bytes(model, plan.strategy, workload, job.memory_cap_bytes)
+        need = host_bytes(model, plan.reading.strategy, workload, job.memory_cap_bytes)
     except UserError:
         return ""  # the ledger does not know such a job
     return f"{job.world_size} ranks here need about {format_bytes(need)} of memory, and {format_bytes(have)} is free" if need > have else ""
@@ -149,7 +147,7 @@ def _data(plan: _Plan) -> dict[str, Any]:
         "job": plan.job.to_json(),
         "argv": torchrun.command(plan.job, plan.run_dir),
         "environment": torchrun.variables(plan.job, "TOKEN"),
-        "strategy": plan.strategy.name,
+        "strategy": plan.reading.strategy.name,
         "num_processes": reading.num_processes,
         "applied": [{"key": use.key, "value": use.value, "becomes": use.meaning} for use in reading.applied],
         "not_applied": [{"key": use.key, "value": use.value, "reason": use.meaning} for use in reading.not_applied],
@@ -165,7 +163,7 @@ def _text(plan: _Plan) -> list[str]:
     batch = f"{rounds}{job.micro_batch} x {job.seq_len} tokens"
     lines = [
         f"job: {job.world_size} ranks on {job.device}, {job.last_step} steps of {batch} a rank{cap}",
-        f"strategy: {plan.strategy.name}, from {job.backend_config}",
+        f"strategy: {plan.reading.strategy.name}, from {job.backend_config}",
         *(f"  applied: {use.key} {use.value} -> {use.meaning}" for use in reading.applied),
         *(f"  not applied: {use.key} {use.value}: {use.meaning}" for use in reading.not_applied),
     ]

@@ -39,7 +39,7 @@ INHERITED = (
 
 def begin(job: Job, argv: list[str], variables: dict[str, str], token: str) -> dict[str, Any]:
     """The manifest of a job that is about to start; raises UserError where the model or config cannot be read."""
-    strategy = job.placed(backend.read(load(job.backend_config), load_model(job.model)).strategy)
+    strategy = backend.read(load(job.backend_config), load_model(job.model)).under(job).strategy
     return {
         "schema": MANIFEST_SCHEMA,
         "trainwright": VERSION,

@@ -89,9 +89,9 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
     if job.seq_len > spec.max_positions:
         raise UserError(f"seq_len {job.seq_len} is more than max_position_embeddings {spec.max_positions} in {job.model}")
     config = load_mapping(job.backend_config)
-    reading = backend.read(config, spec)
+    reading = backend.read(config, spec).under(job)
     agrees(job, reading)
-    strategy, refused = parallelize.applicable(job.placed(reading.strategy), device)
+    strategy, refused = parallelize.applicable(reading.strategy, device)
     parallelize.possible(spec, strategy, job)
     source = data.open_data(settings(job), spec, job.seq_len)
 
@@ -112,7 +112,7 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
         begun = checkpoint.begin(job.init_from, model).to_json() if job.init_from and not job.resume else None
         resumed = taken_up(saver, strategy, source) if job.resume else None
     untracked = tracker.follow(model, optimizer)
-    applied, not_applied = uses(reading, refused, job)
+    applied, not_applied = uses(reading, refused)
     for key, reason in (("memory_cap_bytes", uncapped), ("track_memory_steps", untracked)):
         not_applied += [{"key": key, "value": getattr(job, key), "reason": reason}] if reason else []
     records.header(
@@ -186,6 +186,7 @@ def warm_up(spec: ModelSpec, strategy: Strategy, job: Job, source: data.Data, de
     short = dataclasses.replace(job, **once)
     model, optimizer = parallelize.prepare(small, strategy, short, device, config)
     sample = Fixed(source.batch(0, 1), small.vocab_size)
+    source.reads.clear()  # what is recorded as read is what the training reads
     run_step(Training(model, optimizer, strategy, short, sample, device, Clock(device), Tracker(device, 0)), 1)
 
 
@@ -206,11 +207,9 @@ class Fixed:
         yield self.sample
 
 
-def uses(reading: Reading, refused: dict[str, str], job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def uses(reading: Reading, refused: dict[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The config's keys that are applied, as `becomes`, and those that are not, with the reason; `refused` moves some over."""
     reasons = {key: reason for field, reason in refused.items() for key in KEYS[field]}
-    if job.activation_checkpoint_every is not None:
-        reasons["fsdp_activation_checkpointing"] = f"the job's activation_checkpoint_every {job.activation_checkpoint_every} decides"
     applied, not_applied = [], [{"key": use.key, "value": use.value, "reason": use.meaning} for use in reading.not_applied]
     for use in reading.applied:
         reason = reasons.get(use.key.rpartition(".")[2])
