@@ -196,7 +196,7 @@ def test_gathered_parameters_are_freed_only_where_asked(small: ModelSpec, group:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.filterwarnings("ignore")  # the compiler warns of its own inner workings
 def test_blocks_compiled_by_inductor_train_the_same(small: ModelSpec, group: None) -> None:
     """About a minute: the kernels are compiled by the system's C++ compiler."""
     one = small.resized(num_layers=1)
