@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from trainwright.errors import UserError  # noqa: E402
 from trainwright.train import ipex  # noqa: E402
 
 SERIES = ".".join(version("torch").split(".")[:2])
@@ -53,6 +54,33 @@ def test_one_that_pairs_and_loads_is_used(package: Path) -> None:
     assert ipex.optimize(model, optimizer) == (model, optimizer)
     assert model.options == {"inplace": True, "weights_prepack": False, "split_master_weight_for_bf16": False}
     sys.modules.pop(ipex.MODULE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "used"), [("single", True), ("ddp", True), ("fsdp", False), ("zero", False)])
+def test_it_is_applied_where_nothing_is_sharded(package: Path, group: None, kind: str, used: bool) -> None:
+    install(package, GOOD)
+    inner = nn.Linear(2, 2)
+    model = nn.parallel.DistributedDataParallel(inner) if kind == "ddp" else inner
+    optimizer, told = ipex.apply(model, torch.optim.AdamW(inner.parameters()), kind)
+    assert told == {"version": f"{SERIES}.10+xpu", "not_used": "" if used else f"it does not know the shards of {kind}", "checked": "stub"}
+    assert hasattr(inner, "options") is used and optimizer.param_groups
+    sys.modules.pop(ipex.MODULE, None)
+
+
+@pytest.mark.long
+def test_one_that_replaces_parameters_is_refused(package: Path) -> None:
+    install(package, GOOD.replace("    return model", "    model.weight = type(model.weight)(model.weight.detach())\n    return model"))
+    model = nn.Linear(2, 2)
+    with pytest.raises(UserError, match="replaced parameters"):
+        ipex.apply(model, torch.optim.AdamW(model.parameters()), "single")
+    sys.modules.pop(ipex.MODULE, None)
+
+
+def test_without_it_nothing_changes(package: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert ipex.apply(model, optimizer, "single") == (optimizer, None)
 
 
 ENDINGS = {

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trainwright.errors import UserError
-from trainwright.train import stored
+from trainwright.train import stored, zero_state
 from trainwright.train.stored import Stored
 from trainwright.train.together import Failed, one_error, quiet, system_error, this_rank, together, world_size
 from trainwright.units import format_bytes
@@ -89,7 +89,8 @@ def save(
     """
     path = stored.folder_of(run_dir, step)
     tensors = _tensors(model, optimizer, per_rank) | _random()
-    state = {"facts": dict(facts), "strategy": strategy, "per_rank": per_rank, "optimizer": _options(model, optimizer)}
+    state: dict[str, Any] = {"facts": dict(facts), "strategy": strategy, "per_rank": per_rank, "optimizer": _options(model, optimizer)}
+    state |= {"engine": zero_state.numbers(model)} if zero_state.holds(model) else {}
     try:
         together("make the folder", lambda: _make(path, tensors) if this_rank() == 0 else None)
         with quiet(), one_error("write the tensors"):
@@ -137,6 +138,8 @@ def begin(place: str, model: nn.Module) -> Begun:
             load_tensors(wanted, storage_reader=stored.Reader(found, state["tensors"]), no_dist=not dist.is_initialized())
     except Failed as problem:
         raise UserError(f"cannot start with the weights of {place}: {problem}") from None
+    if zero_state.holds(model):
+        zero_state.set_weights(model, names(model), {here: wanted[there] for there, here in places.items()})
     kept = tuple(name.removeprefix("model.") for name in live if name not in places.values())
     return Begun(str(found.path), found.step, len(places), kept)
 
@@ -184,7 +187,10 @@ def _buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _weights(model: nn.Module, own: str) -> dict[str, Tensor]:
+    """The model's tensors by name; of an engine of ZeRO empty ones of their shapes."""
     tensors: dict[str, Tensor] = {f"{own}model.{name}": p.detach() for name, p in names(model).items()}
+    if zero_state.holds(model):
+        tensors = zero_state.empty(model, names(model))
     return tensors | {f"{own}model.{name}": buffer for name, buffer in _buffers(model).items()}
 
 
@@ -195,6 +201,8 @@ def _prefix(per_rank: bool) -> str:
 def _tensors(model: nn.Module, optimizer: Optimizer, per_rank: bool) -> dict[str, Tensor]:
     """{"model.NAME": parameter or buffer, "optimizer.NAME.KEY": state}; shards stay shards."""
     own = _prefix(per_rank)
+    if zero_state.holds(model):
+        return zero_state.tensors(model, names(model)) | {f"model.{name}": buffer for name, buffer in _buffers(model).items()}
     tensors = _weights(model, own)
     for name, parameter in names(model).items():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -205,6 +213,9 @@ def _tensors(model: nn.Module, optimizer: Optimizer, per_rank: bool) -> dict[str
 def _options(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
     """The options of each group of parameters: {"params": [names], "lr": ...}."""
     known = {parameter: name for name, parameter in names(model).items()}
+    if zero_state.holds(model):
+        first = {name: _number(value) for name, value in optimizer.param_groups[0].items() if name not in LIVE}
+        return [first | {"params": [name for name, parameter in names(model).items() if parameter.requires_grad]}]
     return [
         {name: _number(value) for name, value in group.items() if name not in LIVE} | {"params": [known[p] for p in group["params"]]}
         for group in optimizer.param_groups
@@ -286,7 +297,6 @@ def _open(place: str) -> tuple[Stored, tuple[tuple[Path, str], ...], dict[str, A
 def _wanted(model: nn.Module, optimizer: Optimizer, about: About, state: Mapping[str, Any], found: Stored) -> dict[str, Tensor]:
     """The tensors to load into, the model's own in place; raises UserError where the checkpoint is of another model."""
     own = _prefix(bool(state["per_rank"]))
-    parameters = names(model)
     tensors = _weights(model, own)
     _same(tensors, {name: row for name, row in about.items() if name.startswith(f"{own}model.")}, found)
     trained = [name for group in _options(model, optimizer) for name in group["params"]]
@@ -296,7 +306,7 @@ def _wanted(model: nn.Module, optimizer: Optimizer, about: About, state: Mapping
         prefix = f"{own}optimizer.{name}."
         for key in _keys(about, prefix):
             shape, dtype = about[prefix + key]
-            like = parameters[name].detach()
+            like = tensors[f"{own}model.{name}"]
             tensors[prefix + key] = torch.zeros_like(like, dtype=dtype) if shape == like.shape else _small(shape, dtype)
     if found.world_size == world_size():
         mine = f"random.rank{this_rank()}."
@@ -327,6 +337,11 @@ def _keys(about: About, prefix: str) -> list[str]:
 
 def _apply(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], state: dict[str, Any], per_rank: bool) -> None:
     """Hand the loaded states to the optimizer and to the random generators; the model's tensors are filled already."""
+    if zero_state.holds(model):
+        zero_state.restore(model, names(model), tensors)
+        zero_state.set_numbers(model, state.get("engine") or {})
+        _set_random(tensors)
+        return
     own = _prefix(per_rank)
     options = {name: group for group in state["optimizer"] for name in group["params"]}
     native = optimizer.state_dict()

@@ -21,6 +21,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from trainwright.errors import UserError
+
 DISTRIBUTION, MODULE = "intel-extension-for-pytorch", "intel_extension_for_pytorch"
 CHECKED = "stub"  # tried against a stand-in package only
 
@@ -49,6 +51,25 @@ def optimize(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimiz
     ipex: Any = importlib.import_module(MODULE)
     faster, fused = ipex.optimize(model, optimizer=optimizer, inplace=True, weights_prepack=False, split_master_weight_for_bf16=False)
     return faster, fused
+
+
+def apply(model: Any, optimizer: Optimizer, kind: str) -> tuple[Optimizer, dict[str, str] | None]:
+    """Have the extension, where it loads, speed up a live model; the optimizer to use, and what a header says of it (None: nothing).
+
+    Wrappers stay around the model, whose parameters have to be the same objects after it. Sharded states are left alone: the
+    extension's fused updates know nothing of them.
+    """
+    found = find()
+    if found.version is None:
+        return optimizer, None
+    why = found.why or (f"it does not know the shards of {kind}" if kind in ("fsdp", "zero") else "")
+    if not why:
+        inner = model.module if kind in ("ddp", "local_sgd") else model
+        before = [id(parameter) for parameter in inner.parameters()]
+        _, optimizer = optimize(inner, optimizer)
+        if [id(parameter) for parameter in inner.parameters()] != before:
+            raise UserError(f"ipex.optimize of {found.version} replaced parameters that the ranks share already; uninstall it for this job")
+    return optimizer, {"version": found.version, "not_used": why, "checked": CHECKED}
 
 
 def _version(distribution: str) -> str | None:

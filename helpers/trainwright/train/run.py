@@ -39,7 +39,7 @@ from trainwright.job import Job, read
 from trainwright.model import ModelSpec, load_model
 from trainwright.report import printable
 from trainwright.strategy import Strategy
-from trainwright.train import checkpoint, data, memory, parallelize, projected, world
+from trainwright.train import checkpoint, data, ipex, memory, parallelize, projected, world
 from trainwright.train.effective import confirm
 from trainwright.train.loop import Clock, NonFinite, Training, run_step, train
 from trainwright.train.records import Records, failure, host, now, versions
@@ -106,6 +106,7 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
     tracker = records.tracker = Tracker(device, job.track_memory_steps)
     with clock.during("model"), tracker.construction():
         model, optimizer = parallelize.prepare(spec, strategy, job, device, config.value)
+    optimizer, extension = ipex.apply(model, optimizer, strategy.kind)
     found = confirm(model, strategy, place.world_size, place.rank)
     saver = Saver(job, model, optimizer, found.name, device)
     with clock.during("resume"):
@@ -125,6 +126,7 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
             "parameters": spec.total_parameters if found.name == "zero_3" else sum(p.numel() for p in model.parameters()),
             "data": source.to_json(),
             "backend": connected,
+            "ipex": extension,
             "checked": world.CHECKED[device.type],
             "init_from": begun,
             "resumed": resumed,

@@ -63,7 +63,11 @@ class Saver:
         if isinstance(self.model, LocalSGD):
             self.model.apart = int(found.facts.get("apart") or 0)
         changed = changes(self.job, found.facts.get("job"))
-        return dataclasses.replace(found, exact=found.exact and not changed, changed=changed)
+        why = found.why or ("PowerSGD's memory of what it left out is not saved" if self._compressed(found.step) else "")
+        return dataclasses.replace(found, exact=not why and not changed, why=why, changed=changed)
+
+    def _compressed(self, step: int) -> bool:
+        return self.name == "ddp" and self.job.comm_hook == "powersgd" and step >= self.job.powersgd_start
 
     def finished(self, step: int, last: int) -> dict[str, Any] | None:
         """After step `step`: save where it is time or the end is asked for; the record of that. Raises Stopped, UserError."""
