@@ -269,7 +269,7 @@ fsdp_config:
         "fsdp_config.sharding_strategy": "- FSDP1 only: Accelerate does not read it under fsdp_version 2",
         "fsdp_config.fsdp_auto_wrap_policy": "+ the whole model is one unit",
         "fsdp_config.transformer_layer_cls_to_wrap": "- fsdp_auto_wrap_policy is not TRANSFORMER_BASED_WRAP, so Accelerate wraps no class",
-        "fsdp_config.fsdp_state_dict_type": "- the reference trainer saves no checkpoint",
+        "fsdp_config.fsdp_state_dict_type": "- the reference trainer saves its checkpoints in shards, always",
         "fsdp_config.fsdp_use_orig_params": "- FSDP1 only: Accelerate does not read it under fsdp_version 2",
         "fsdp_config.fsdp_limit_all_gathers": "- not read by Accelerate 1.15.0: it has no such key",
     }

@@ -221,7 +221,7 @@ def _num_processes(file: AccelerateFile) -> int | None:
 # --- what becomes of each key ---------------------------------------------------------------------------------------
 
 _V1_ONLY = "FSDP1 only: Accelerate does not read it under fsdp_version 2"
-_NO_CHECKPOINT = "the reference trainer saves no checkpoint"
+_NO_CHECKPOINT = "the reference trainer saves its checkpoints in shards, always"
 _NO_LOADING = "the reference trainer makes its weights in place and loads none"
 _FSDP2_DOES = "the reference trainer uses FSDP2, which does this by itself"
 _FSDP_REASONS = {
