@@ -34,8 +34,11 @@ def _version(name: str) -> str | None:
 
 
 def importable(name: str) -> bool:
-    """Whether `import name` would find a package in this interpreter."""
-    return importlib.util.find_spec(name) is not None
+    """Whether `import name` would find a package, or a module in one, in this interpreter."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
 
 
 def interpreter() -> dict[str, Any]:

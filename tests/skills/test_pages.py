@@ -34,7 +34,7 @@ def test_command_lines_parse(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("page", sorted(ROOT.glob("skills/*/SKILL.md")), ids=lambda page: page.parent.name)
 def test_options_named_in_the_table_of_scripts_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = re.findall(r"^\| \[([a-z]+)\.py\].*\| ([^|]*) \|$", page.read_text(), re.MULTILINE)
-    assert {name for name, _ in rows} == {name for name, command in cli.COMMANDS.items() if command.skill == page.parent.name}
+    assert {name for name, _ in rows} == {name for name, command in cli.COMMANDS.items() if page.parent.name in command.skills}
     for name, arguments in rows:
         assert cli.main([name, "--help"]) == Exit.OK
         text = capsys.readouterr().out

@@ -14,7 +14,7 @@ import yaml
 from trainwright import cli
 from trainwright.errors import UserError
 from trainwright.skills.bundle import load_bundle
-from trainwright.skills.pages import with_command_table
+from trainwright.skills.pages import with_tables
 from trainwright.skills.sync import drift, write
 from trainwright.version import VERSION
 
@@ -94,8 +94,8 @@ def test_stubs_differ_in_their_command_only(root: Path) -> None:
     for command in cli.COMMANDS.values():
         text = (root / "scripts" / f"{command.name}.py").read_text()
         texts.add(text.replace(f'"{command.name}"', '"NAME"').replace(f'"""{command.name}: {command.summary} (', '"""NAME ('))
-        if command.skill:
-            assert (root / "skills" / command.skill / "scripts" / f"{command.name}.py").read_text() == text
+        for skill in command.skills:
+            assert (root / "skills" / skill / "scripts" / f"{command.name}.py").read_text() == text
     assert len(texts) == 1
 
 
@@ -133,9 +133,17 @@ def test_readme_table_has_every_command(root: Path) -> None:
     assert readme.count("<!-- commands:start -->") == 1
 
 
+def test_readme_table_has_every_skill_with_its_commands(root: Path) -> None:
+    rows = re.findall(r"^\| \[([a-z-]+)\]\(skills/\1/SKILL\.md\) \| ([^|]*) \|", (root / "README.md").read_text(), re.MULTILINE)
+    held = {name: {word.strip("`") for word in words.split(", ")} for name, words in rows}
+    assert set(held) == {path.name for path in (root / "skills").iterdir()}
+    for name, command in cli.COMMANDS.items():
+        assert {skill for skill, names in held.items() if name in names} == set(command.skills)
+
+
 def test_readme_without_markers_is_refused() -> None:
     with pytest.raises(UserError, match="commands:start"):
-        with_command_table("# no markers\n", cli.COMMANDS.values())
+        with_tables("# no markers\n", cli.COMMANDS.values(), {})
 
 
 @pytest.mark.parametrize(

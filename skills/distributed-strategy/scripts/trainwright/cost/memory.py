@@ -123,8 +123,10 @@ class Ledger:
 def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
     """The Ledger of `model` under `strategy`.
 
-    Raises UserError for what the ledger does not know: CPU offload, fp16, more ranks than one under "single".
+    Raises UserError for what the ledger does not know: CPU offload, fp16, more ranks than one under "single", blocks unlike Llama's.
     """
+    if unlike := model.unlike_llama:
+        raise UserError(f"the ledger knows blocks like Llama's, and {model.name} has {', '.join(unlike)}")
     if strategy.cpu_offload:
         raise UserError("the ledger does not know CPU offload yet; it would be wrong about both memories")
     if strategy.precision not in ("fp32", "bf16"):
