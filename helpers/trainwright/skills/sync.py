@@ -99,9 +99,17 @@ def write(bundle: Bundle, differing: dict[str, str | None]) -> None:
         target = bundle.root / path
         if text is None:
             target.unlink()
+            _prune(target.parent)
             continue
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise UserError(f"cannot make the folder {target.parent}: {problem.strerror}") from None
         write_text(target, text)
+
+
+def _prune(folder: Path) -> None:
+    """Remove a folder that is empty now, and what that leaves empty around it."""
+    while not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
