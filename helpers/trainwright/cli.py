@@ -47,6 +47,7 @@ COMMANDS = {
         Command(
             "diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", "distributed-strategy"
         ),
+        Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", "distributed-strategy"),
         Command("demo", "trainwright.demo", "the main job, end to end, on this machine", "distributed-strategy", ("run",)),
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )

@@ -24,7 +24,7 @@ class Match:
 
 
 def plain_name(name: str) -> str:
-    """"NVIDIA A100-SXM4-80GB" -> "a100 sxm4 80gb": lower case, no makers and marks, words apart by one blank."""
+    """ "NVIDIA A100-SXM4-80GB" -> "a100 sxm4 80gb": lower case, no makers and marks, words apart by one blank."""
     words = _MAKERS.sub(" ", name.lower()).replace("/", " / ")
     return " ".join(re.split(r"[\s_-]+", words.strip()))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainwright import host
 from trainwright.document import load_mapping
@@ -26,6 +26,7 @@ DEVICE_RESERVE_FOR = "device context and communication buffers, which no tensor 
 PROCESS_RESERVE_BYTES = 2**29
 PROCESS_RESERVE_FOR = "the interpreter and the libraries of a rank's process"
 
+_Entry = TypeVar("_Entry")
 NOT_STATED = "no figure was found in what was read"
 LINK_FIGURES = (
     "bytes_per_s",
@@ -309,10 +310,11 @@ def _key(name: str) -> str:
     return re.sub(r"[\s_]+", "-", name.strip().lower())
 
 
-def _pick(entries: Mapping[str, Any], wanted: str, name: str, kind: str, also: tuple[str, ...] = ()) -> Any:
+def _pick(entries: Mapping[str, _Entry], wanted: str, name: str, kind: str, also: tuple[str, ...] = ()) -> _Entry:
     if wanted in entries:
         return entries[wanted]
-    near = difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)
+    begin = [entry for entry in entries if wanted and entry.startswith(wanted)]
+    near = list(dict.fromkeys([*begin, *difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)]))[:3]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UserError(f"there is no {kind} {name[:80]!r}; {hint}known are {', '.join((*entries, *also))}")
 
