@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -28,6 +27,8 @@ def versions(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def _version(name: str) -> str | None:
+    import importlib.metadata  # it loads the parser of mails and, with it, sockets: only where a version is asked for
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
