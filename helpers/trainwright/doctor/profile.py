@@ -140,5 +140,17 @@ def _flow(value: Any) -> str:
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1e+16 is text in YAML 1.1
+    if isinstance(value, str):
+        return '"' + "".join(map(_letter, value)) + '"'
     text = json.dumps(value)
     return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
+
+
+def _letter(letter: str) -> str:
+    """A character between double quotes of YAML; half a surrogate pair is none, and becomes a question mark."""
+    code = ord(letter)
+    if 0xD800 <= code < 0xE000:
+        return "?"
+    if letter in '"\\':
+        return "\\" + letter
+    return letter if letter.isascii() and letter.isprintable() else f"\\U{code:08x}"

@@ -17,6 +17,8 @@ from trainwright.check.traps import VARIABLES
 from trainwright.doctor.asking import PACKAGES
 from trainwright.doctor.place import SCHEDULERS
 from trainwright.environment import SCHEMA, Device, Environment, Torch, Unmet, distribution
+from trainwright.errors import MissingPackageError
+from trainwright.hardware import bundled
 
 HIDDEN = "<set>"
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,4}(?:(?:a|b|rc)\d{1,4})?(?:\.post\d{1,4})?(?:\.dev\d{1,8})?")
@@ -29,7 +31,7 @@ _WORDS_TEXT = """
     software hardware global local phb pix pxb sys nvl xpu hpu aws libfabric ib socket native use_v1 roundup_power2_divisions
 """
 _WORDS = frozenset(_WORDS_TEXT.split())
-_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,4})?")
+_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,4})?(?:-(?:\d{1,9}|max))?")
 _PRIVATE = frozenset(
     (
         *("MASTER_ADDR", "MASTER_PORT", "LD_PRELOAD", "TMPDIR", "CCL_ROOT", "CCL_CONFIGURATION_PATH", "TORCHELASTIC_RUN_ID"),
@@ -68,7 +70,6 @@ def report(environment: Environment, findings: Iterable[Any], version: str) -> d
 
 def harmless(environment: Environment) -> dict[str, Any]:
     """The environment in words that are known; Environment.from_json reads it back, where HIDDEN values are left out."""
-    sites = environment.site if re.fullmatch(r"[a-z0-9-]{1,20}", environment.site or "") else None
     roles = ("login", "compute", "batch", "workstation")
     shared = replace(
         environment,
@@ -82,12 +83,19 @@ def harmless(environment: Environment) -> dict[str, Any]:
         unmet=tuple(_gap(gap) for gap in environment.unmet),
         user_packages=tuple(name for name in environment.user_packages if name in PACKAGES),
         modules=tuple(_module(name) for name in environment.modules),
-        site=sites,
+        site=environment.site if environment.site in _sites() else None,
         role=environment.role if environment.role in roles else None,
         scheduler=environment.scheduler if environment.scheduler in SCHEDULERS else None,
         shadows=tuple(name for name in environment.shadows if re.fullmatch(r"[a-z0-9_]{1,30}\.py", name)),
     )
     return {"schema": SCHEMA, **asdict(shared)}
+
+
+def _sites() -> set[str]:
+    try:
+        return set(bundled().sites)
+    except MissingPackageError:
+        return set()
 
 
 def _version(text: str) -> str:
