@@ -226,6 +226,24 @@ def test_a_trap_on_aurora(variable: str, value: str, rule: str, severity: str, a
     assert (rule, severity) in found
 
 
+def test_a_job_without_the_guides_set(aurora: Callable[..., Any]) -> None:
+    found = {one["rule"]: one for one in aurora(CCL_ATL_TRANSPORT="", CCL_KVS_MODE="")["findings"]}
+    assert found["ENV030"]["fix"]["set"] == {"CCL_ATL_TRANSPORT": "mpi", "CCL_KVS_MODE": "mpi"} and found["ENV030"]["severity"] == "info"
+    assert "ENV031" in found and "ENV031" not in rules(aurora(TORCH_FR_BUFFER_SIZE="2000"))
+
+
+def test_torch_is_not_imported_on_a_login_node(doctor: Doctor, interpreter: Make, program: Make, tmp_path: Path) -> None:
+    python = interpreter(f"open({str(tmp_path / 'imported')!r}, 'w')", torch="2.13.0")
+    path = program("qsub", "#!/bin/sh\nexit 1\n")
+    _, envelope, _ = doctor("--python", python, PATH=path)
+    valid(envelope)
+    assert envelope["data"]["environment"]["torch"]["state"] == "unknown" and not (tmp_path / "imported").exists()
+    assert envelope["data"]["environment"]["versions"] == {"torch": "2.13.0"}
+    assert "not tried on a login node" in envelope["not_checked"][0]["reason"] and envelope["data"]["next"]["command"].startswith("qsub -I")
+    doctor("--python", python, "--timeout", "20s", PATH=path)
+    assert (tmp_path / "imported").exists(), "whoever names a time wants it"
+
+
 def test_a_login_node_of_aurora(aurora: Callable[..., Any]) -> None:
     envelope = aurora(host="aurora-uan-0011", PBS_JOBID="", PBS_NODEFILE="")
     assert envelope["data"]["place"]["role"] == "login" and "ENV015" in rules(envelope)

@@ -115,6 +115,19 @@ MASKS = (
 )
 # fmt: on
 
+# What a site's own guide sets for training over several nodes, and where it says so.
+RECOMMENDED = {
+    "aurora": (
+        {"CCL_PROCESS_LAUNCHER": "pmix", "CCL_ATL_TRANSPORT": "mpi", "FI_MR_CACHE_MONITOR": "userfaultfd", "CCL_KVS_MODE": "mpi"},
+        _ALCF,
+    ),
+    "polaris": (
+        {"NCCL_NET": "AWS Libfabric", "NCCL_NET_GDR_LEVEL": "PHB", "NCCL_CROSS_NIC": "1", "NCCL_COLLNET_ENABLE": "1"},
+        "alcf-polaris-nccl",
+    ),
+}
+RECOMMENDED["sunspot"] = RECOMMENDED["aurora"]
+
 # Several names of one fact, the first that a launcher sets wins. Slurm's are inherited from salloc: they count inside srun only.
 RANK = ("RANK", "PMIX_RANK", "PALS_RANKID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 LOCAL_RANK = ("LOCAL_RANK", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")

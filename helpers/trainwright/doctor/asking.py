@@ -81,11 +81,11 @@ def interpreter(wanted: str | None) -> tuple[str, str]:
     return (other, "the first other one that has torch") if other else (sys.executable, "it runs this command; none with torch is seen")
 
 
-def ask_interpreter(python: str) -> Asked:
+def ask_interpreter(python: str, import_torch: bool = True) -> Asked:
     """Start the worker in `python`, by its path: that interpreter's own view, with nothing of ours on its path."""
     worker = Path(next(iter(trainwright.__path__))).resolve() / "train" / "stack.py"
     try:
-        return ask([python, str(worker), *PACKAGES])
+        return ask([python, str(worker), *PACKAGES, *([] if import_torch else ["--packages-only"])])
     except OSError as problem:
         raise UserError(f"{python} cannot be run: {problem.strerror or problem}") from None
 
@@ -100,8 +100,8 @@ class Told:
     seconds: float = 0.0
 
 
-def interpreter_told(asked: Asked, seconds: float) -> Told:
-    """The stages that came within `seconds`; torch's `state` says how its import ended."""
+def interpreter_told(asked: Asked, seconds: float, import_torch: bool = True) -> Told:
+    """The stages that came within `seconds`; torch's `state` says how its import ended, where it was asked for."""
     began = time.monotonic()
     out, err = asked.answer(seconds)
     told = Told(seconds=time.monotonic() - began)
@@ -110,7 +110,7 @@ def interpreter_told(asked: Asked, seconds: float) -> Told:
     if not told.packages:
         last = (err.strip().splitlines() or [ended(asked.returncode)])[-1]
         told.trouble = f"it had not answered after {seconds:.1f} s" if not asked.finished else f"it told nothing: {last[:300]}"
-    elif told.packages["torch"]["state"] != "absent" and not told.torch:
+    elif import_torch and told.packages["torch"]["state"] != "absent" and not told.torch:
         told.torch = {"state": "ended", "error": ended(asked.returncode)} if asked.finished else {"state": "unfinished"}
     return told
 

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Report:
         if options.hardware or options.python or options.report:
             raise UserError("--from judges a file: --hardware, --python and --report look at this machine; give one or the other")
         return _recorded(options.recorded)
-    seen = observe(options.python, options.timeout or (PATIENT if options.hardware else QUICK))
+    seen = observe(options.python, options.timeout, PATIENT if options.hardware else QUICK)
     if options.hardware:
         return _hardware(seen)
     report = Report("doctor", findings=check_all(seen.environment))

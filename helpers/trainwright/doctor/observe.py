@@ -37,17 +37,20 @@ class Seen:
     unknown: list[tuple[str, str]] = field(default_factory=list)
 
 
-def observe(python: str | None, seconds: float) -> Seen:
-    """Look around for at most `seconds` (and what little else it takes); raises UserError for a --python that cannot be run."""
-    began = time.monotonic()
+def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
+    """Look around for at most `seconds`, or `quick` where none are named (and what little else it takes).
+
+    torch is not imported on a login node unless time for it is named. Raises UserError for a --python that cannot be run.
+    """
+    began, where = time.monotonic(), place(platform.node())
     path, reason = asking.interpreter(python)
-    asked, smi = asking.ask_interpreter(path), asking.ask_nvidia_smi()
+    importing = seconds is not None or where.role != "login"
+    seconds = seconds or quick
+    asked, smi = asking.ask_interpreter(path, importing), asking.ask_nvidia_smi()
     try:
-        where, shown, bounds, cpus = place(platform.node()), look(), limits(), host.processors()
-    except BaseException:
-        asked.answer(0)
-        raise
-    told = asking.interpreter_told(asked, seconds - (time.monotonic() - began))
+        shown, bounds, cpus = look(), limits(), host.processors()
+    finally:
+        told = asking.interpreter_told(asked, seconds - (time.monotonic() - began), importing)
     if python is not None and told.trouble and asked.finished:
         raise UserError(f"--python {path}: {told.trouble}; it is no Python 3.8 or newer that works")
     # What nvidia-smi says was ready long before, unless the driver hangs: then it gets no second chance.
@@ -76,7 +79,9 @@ def observe(python: str | None, seconds: float) -> Seen:
     )
     conda = os.environ.get("CONDA_DEFAULT_ENV") or os.environ.get("CONDA_PREFIX")
     limit, virtual = host_memory().limit_bytes, os.environ.get("VIRTUAL_ENV")
-    return Seen(found, where, shown, bounds, cpus, limit, path, reason, devices_by, conda, virtual, _unknown(told, where, seconds))
+    return Seen(
+        found, where, shown, bounds, cpus, limit, path, reason, devices_by, conda, virtual, _unknown(told, where, seconds, importing)
+    )
 
 
 def _memory() -> int | None:
@@ -120,11 +125,13 @@ def _shadows() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name[:-3] in sys.stdlib_module_names and not name.startswith("_")))
 
 
-def _unknown(told: asking.Told, where: Place, seconds: float) -> list[tuple[str, str]]:
+def _unknown(told: asking.Told, where: Place, seconds: float, importing: bool) -> list[tuple[str, str]]:
     unknown = [("the site", where.unknown)] if where.unknown else []
     more = "doctor --timeout 60s waits longer"
     if told.trouble:
         unknown.append(("versions, and whether torch imports", f"the interpreter: {told.trouble}; {more}"))
+    elif not importing and told.packages["torch"]["state"] != "absent":
+        unknown.append(("whether torch imports, and its devices", "not tried on a login node; doctor --timeout 60s tries it"))
     elif told.torch.get("state") == "unfinished":
         unknown.append(
             ("whether torch imports, and its devices", f"it had not imported after {seconds:.1f} s, which is often no fault; {more}")

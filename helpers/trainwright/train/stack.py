@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+PACKAGES_ONLY = "--packages-only"
 _BUILD = re.compile(r"^(cuda|hip|xpu|debug)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]", re.MULTILINE)
 
 
@@ -127,12 +128,13 @@ def _backends(torch: Any) -> list[str]:
     return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available", lambda: False)()]
 
 
-def main(names: list[str]) -> None:
+def main(arguments: list[str]) -> None:
+    names = [name for name in arguments if name != PACKAGES_ONLY]
     here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here]  # its neighbours must not shadow packages
     answer = packages(names)
     print(json.dumps(answer), flush=True)
-    if answer["torch"]["state"] != "absent":
+    if answer["torch"]["state"] != "absent" and PACKAGES_ONLY not in arguments:
         print(json.dumps(torch_answer()), flush=True)
 
 

@@ -279,3 +279,48 @@ def _launcher(value: str, instead: str, why: str) -> Hit:
     return Hit(
         f"CCL_PROCESS_LAUNCHER={_short(value)}: {why}", path="variables.CCL_PROCESS_LAUNCHER", fix=Fix({"CCL_PROCESS_LAUNCHER": instead})
     )
+
+
+@rule("ENV030", Severity.INFO, Environment, fails_at="never", checked="source", source="alcf-aurora-oneccl")
+def recommended_set_missing(environment: Environment) -> Iterator[Hit]:
+    """A job over several nodes leaves out variables that the site's guide sets for training.
+
+    On Aurora this is the minimal set that was tested up to 1024 nodes; set it after `module load frameworks`. On Polaris it puts
+    NCCL on the fast network; where a job hangs with it (seen with Megatron-DeepSpeed), unset it.
+
+    Bad `environment.json`:
+        {"site": "aurora", "role": "batch", "nodes": 2, "variables": {"CCL_PROCESS_LAUNCHER": "pmix"}}
+
+    Good `environment.json`:
+        {"site": "aurora", "role": "batch", "nodes": 1}
+    """
+    recommended, source = traps.RECOMMENDED.get(environment.site or "", ({}, ""))
+    lacking = {name: value for name, value in recommended.items() if name not in environment.variables}
+    if lacking and environment.role == "batch" and (environment.nodes or 1) > 1:
+        listed = " ".join(f"{name}={value}" for name, value in lacking.items())
+        yield Hit(
+            f"the guide of {environment.site} sets for several nodes: {listed}",
+            path="variables",
+            fix=Fix({**lacking}),
+            data={"source": source},
+        )
+
+
+@rule("ENV031", Severity.INFO, Environment, fails_at="never", checked="source", source="torch-xpu-ops-xccl")
+def hang_would_be_silent(environment: Environment) -> Iterator[Hit]:
+    """Ranks talk through xccl, which enforces no time limit, and nothing would tell where they wait.
+
+    XCCL neither ends a collective that does not finish nor says so: a hang lasts until the job's walltime. With
+    TORCH_FR_BUFFER_SIZE set, the flight recorder keeps the last collectives of each rank; a watchdog outside has to end the job.
+
+    Bad `environment.json`:
+        {"role": "batch", "seen": ["intel"], "torch": {"state": "ok", "xpu": "20250", "backends": ["gloo", "xccl"]}}
+
+    Good `environment.json`:
+        {"role": "batch", "seen": ["intel"], "torch": {"state": "ok", "xpu": "20250", "backends": ["xccl"]},
+         "variables": {"TORCH_FR_BUFFER_SIZE": "2000"}}
+    """
+    watched = environment.variables.get("TORCH_FR_BUFFER_SIZE", "0") not in ("", "0")
+    if environment.role == "batch" and environment.uses("xpu") and "xccl" in environment.torch.backends and not watched:
+        message = "xccl has no time limit: a hang is silent until walltime, and no flight recorder is on"
+        yield Hit(message, path="variables.TORCH_FR_BUFFER_SIZE", fix=Fix({"TORCH_FR_BUFFER_SIZE": "2000"}))
