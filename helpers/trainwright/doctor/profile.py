@@ -85,7 +85,7 @@ def _node(seen: Seen, counts: dict[str, int]) -> dict[str, Any]:
     return {
         "title": "this machine, as doctor saw it",
         "devices": [{"accelerator": name, "count": count} for name, count in counts.items()],
-        "cards": _seen(sum(seen.kernel.cards.values()) if seen.environment.devices and seen.kernel.cards else None, "node"),
+        "cards": _cards(seen),
         "sockets": cpus.sockets,
         "cores": _seen(cpus.cores, "node", note),
         "threads_per_core": threads,
@@ -94,6 +94,12 @@ def _node(seen: Seen, counts: dict[str, int]) -> dict[str, Any]:
         "nics": _seen(len(seen.kernel.nics), "node"),
         "links": list(_links(seen, sum(counts.values()))),
     }
+
+
+def _cards(seen: Seen) -> dict[str, Any]:
+    if not seen.environment.devices:
+        return {"value": None, "per": "node", "reason": "no accelerator is seen"}
+    return _seen(sum(seen.kernel.cards.values()) or None, "node")
 
 
 def _links(seen: Seen, devices: int) -> Iterator[dict[str, Any]]:

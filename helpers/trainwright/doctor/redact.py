@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
@@ -57,7 +58,7 @@ _LIBRARY = re.compile(
 def report(environment: Environment, findings: Iterable[Any], version: str) -> dict[str, Any]:
     """The shareable report: the environment of harmless words, and of each finding its rule, severity and stage."""
     found = [{"rule": one.rule, "severity": one.severity.word, "fails_at": one.fails_at} for one in findings]
-    kind = {"system": platform.system(), "machine": platform.machine()}
+    kind = {"platform": sys.platform, "machine": platform.machine()}
     body = {
         "schema": "trainwright/doctor-report/1",
         "version": version,
