@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -164,6 +165,7 @@ class Site:
     interactive: str | None
     topology: str | None
     checked: str
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,7 @@ def _site(key: str, row: Mapping[str, Any]) -> Site:
         row.get("interactive"),
         row.get("topology"),
         str(row["checked"]),
+        str(row.get("variable", "")),
     )
 
 
@@ -298,10 +301,16 @@ def site(name: str, table: Hardware | None = None) -> Site:
 
 
 def site_of_host(hostname: str) -> tuple[Site, bool] | None:
-    """The site that a host's name belongs to, and whether it is one of its login nodes; None for any other name."""
+    """The site that a host's name belongs to, and whether it is one of its login nodes; None for any other name.
+
+    A domain has to hold the site's name. Where none is told, a site whose hosts are called as many others are is known by its variable.
+    """
+    short, _, domain = hostname.lower().partition(".")
     for found in bundled().sites.values():
+        name, _, value = found.variable.partition("=")
+        told = found.name in domain if domain else not name or os.environ.get(name) == value or found.name in short
         for patterns, login in ((found.login_hosts, True), (found.hosts, False)):
-            if any(re.match(pattern, hostname.lower()) for pattern in patterns):
+            if told and any(re.match(pattern, hostname.lower()) for pattern in patterns):
                 return found, login
     return None
 

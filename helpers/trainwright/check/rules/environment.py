@@ -194,7 +194,7 @@ def cuda_newer_than_driver(environment: Environment) -> Iterator[Hit]:
         yield Hit(f"{message}: {instead}", path="torch.cuda")
 
 
-@rule("ENV009", Severity.ERROR, Environment, fails_at="never", checked="run", source="torch-2.13.0-version")
+@rule("ENV009", Severity.ERROR, Environment, fails_at="never", checked="source", source="torch-2.13.0-version")
 def torch_without_this_device(environment: Environment) -> Iterator[Hit]:
     """The machine has accelerators that the installed torch is not built for.
 
@@ -279,7 +279,7 @@ def stale_module(environment: Environment) -> Iterator[Hit]:
         yield Hit("module oneapi was loaded after frameworks: it unsets CONDA_PREFIX and evicts its Python; load it before", path="modules")
 
 
-@rule("ENV013", Severity.WARNING, Environment, fails_at="never", checked="run", source="python-site")
+@rule("ENV013", Severity.WARNING, Environment, fails_at="never", checked="source", source="python-site")
 def package_of_the_user_folder(environment: Environment) -> Iterator[Hit]:
     """Packages come from the user's own folder (~/.local) and stand before those of the module or system.
 

@@ -168,7 +168,7 @@ def obsolete_variable(environment: Environment) -> Iterator[Hit]:
     yield from _trapped(environment, traps.OBSOLETE)
 
 
-@rule("ENV026", Severity.WARNING, Environment, fails_at="never", checked="run", source="torch-2.13.0-elastic")
+@rule("ENV026", Severity.WARNING, Environment, fails_at="never", checked="source", source="torch-2.13.0-elastic")
 def more_threads_than_processors(environment: Environment) -> Iterator[Hit]:
     """Ranks of a node times OMP_NUM_THREADS is more than the processors that they may use.
 
