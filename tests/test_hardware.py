@@ -261,6 +261,9 @@ def test_mixed_devices_and_one_way_links_can_be_described(tmp_path: Path) -> Non
     assert (link.origin, link.target, link["bytes_per_s"].value, link["reverse_bytes_per_s"].value) == ("h100-sxm", "old", 6.3e10, 3.1e10)
     assert found.reserved_cpus == () and accelerator("old", table).memory_bytes == 32 * 10**9
     assert [kind for kind, _ in site("lab", table).nodes] == ["mixed", "dgx-h100"]
+    known = [accelerator(group.accelerator, table).name for group in found.devices]
+    assert known == ["h100-sxm", "old"] and node("dgx-h100", table).num_devices == 8, "what a profile does not hold is in the bundled table"
+    assert accelerator("cpu", table).per == "machine"
 
 
 @pytest.mark.parametrize(

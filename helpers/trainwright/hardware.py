@@ -274,19 +274,22 @@ def _site(key: str, row: Mapping[str, Any]) -> Site:
 
 
 def accelerator(name: str, table: Hardware | None = None) -> Accelerator:
-    """The entry of that name, in any case; "cpu" is this machine.
+    """The entry of that name, in any case, of the profile `table` or the bundled table; "cpu" is this machine.
 
     Raises UserError that names the nearest entries and lists all, MissingPackageError without PyYAML.
     """
     wanted = _key(name)
-    if wanted == CPU and table is None:
-        return _this_machine()
-    return _pick((table or bundled()).accelerators, wanted, name, "accelerator", also=(CPU,) if table is None else ())
+    if table is not None and wanted in table.accelerators:
+        return table.accelerators[wanted]
+    return _this_machine() if wanted == CPU else _pick(bundled().accelerators, wanted, name, "accelerator", also=(CPU,))
 
 
 def node(name: str, table: Hardware | None = None) -> Node:
-    """The kind of node of that name, or the only kind that the site of that name has; raises UserError as accelerator() does."""
-    found, wanted = table or bundled(), _key(name)
+    """The kind of node of that name, or the only kind that the site of that name has; looked up and refused as accelerator() does."""
+    wanted = _key(name)
+    if table is not None and wanted in table.nodes:
+        return table.nodes[wanted]
+    found = bundled()
     if wanted not in found.nodes and wanted in found.sites:
         kinds = [kind for kind, _ in found.sites[wanted].nodes]
         if len(kinds) > 1:

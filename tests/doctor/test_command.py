@@ -15,6 +15,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from trainwright import host
+from trainwright.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "helpers/trainwright/doctor/doctor.schema.json").read_text(encoding="utf-8"))
 FAKE = """
@@ -175,7 +178,6 @@ AURORA = {
 @pytest.fixture
 def aurora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, interpreter: Make, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """doctor in this process on a host called as Aurora's are, with twelve tiles and the documented variables."""
-    from trainwright.cli import main
     from trainwright.doctor import place
 
     nodes = tmp_path / "nodes"
@@ -350,6 +352,36 @@ def test_without_pyyaml_all_but_the_tables_is_told(tmp_path: Path, interpreter: 
     valid(envelope)
     assert done.returncode == 0 and envelope["data"]["missing"][0]["name"] == "PyYAML"
     assert envelope["not_checked"][0]["name"] == "the site"
+
+
+def test_a_container_with_limits(
+    tmp_path: Path, interpreter: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel's files of a container: 64 GiB and 8 processors in the machine, 4 GiB and 1.5 for this one."""
+    files = {
+        "proc/meminfo": f"MemTotal: {64 * 2**20} kB\nMemAvailable: {60 * 2**20} kB\n",
+        "proc/self/cgroup": "0::/pod/box\n",
+        "sys/fs/cgroup/pod/memory.max": f"{4 * 2**30}\n",
+        "sys/fs/cgroup/pod/box/memory.max": "max\n",
+        "sys/fs/cgroup/pod/box/cpu.max": "150000 100000\n",
+        **{f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": f"{n}\n" for n in range(8)},
+    }
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    for function in (host.memory_bytes, host.installed_bytes, host.memory_limit_bytes, host.meminfo, host.processors):
+        monkeypatch.setattr(function, "__defaults__", (str(tmp_path / "root"),))
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.chdir(tmp_path)
+    main(["doctor", "--python", interpreter(), "--format", "json"])
+    envelope = json.loads(capsys.readouterr().out)
+    valid(envelope)
+    found = envelope["data"]["host"]
+    assert (found["memory_bytes"], found["memory_limit_bytes"]) == (4 * 2**30, 4 * 2**30)
+    assert (found["processors"]["cores"], found["processors"]["quota"], found["processors"]["usable"]) == (8, 1.5, 1)
+    assert "ENV026" in rules(envelope), "eight threads on one and a half processors"
+    main(["doctor", "--python", interpreter()])
+    assert "1 processors usable of 8 (8 cores), by a quota of 1.5; memory 4.00 GiB (a control group's limit)" in capsys.readouterr().out
 
 
 def test_text_is_for_people(run_command: Any, interpreter: Make) -> None:

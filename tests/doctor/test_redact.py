@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -126,6 +127,12 @@ def test_a_user_called_as_a_library_word_is_taken_out_elsewhere(monkeypatch: pyt
     }
     monkeypatch.setenv("USER", "torch")
     assert redact._without_names("torch") == "torch", "a user whose name the report is made of"
+
+
+def test_a_site_is_told_and_its_host_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "polaris-login-02.hsn.cm.polaris.alcf.anl.gov")
+    report = redact.report(Environment(site="polaris", role="login", variables={"MASTER_ADDR": "polaris-login-02"}), [], "0.1.0")
+    assert report["environment"]["site"] == "polaris" and "login-02" not in json.dumps(report)
 
 
 def test_the_file_that_is_written(tmp_path: Path, doctor: Callable[..., Any], interpreter: Callable[..., str]) -> None:

@@ -207,4 +207,5 @@ def _names() -> set[str]:
         "workstation",
         "frameworks",
     }
+    common |= {part for site in _sites() for part in site.split("-")}
     return {part for part in parts if len(part) >= 3 and not part.isdecimal()} - common
