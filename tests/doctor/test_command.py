@@ -381,7 +381,7 @@ def test_a_container_with_limits(
     assert (found["processors"]["cores"], found["processors"]["quota"], found["processors"]["usable"]) == (8, 1.5, 1)
     assert "ENV026" in rules(envelope), "eight threads on one and a half processors"
     main(["doctor", "--python", interpreter()])
-    assert "1 processors usable of 8 (8 cores), by a quota of 1.5; memory 4.00 GiB (a control group's limit)" in capsys.readouterr().out
+    assert "1 processor usable of 8 (8 cores), by a quota of 1.5; memory 4.00 GiB (a control group's limit)" in capsys.readouterr().out
 
 
 def test_text_is_for_people(run_command: Any, interpreter: Make) -> None:

@@ -72,7 +72,8 @@ def _host(seen: Seen) -> Iterator[str]:
     quota = f", by a quota of {cpus.quota:g}" if cpus.quota else ""
     limit = " (a control group's limit)" if seen.memory_limit_bytes is not None and seen.memory_limit_bytes == memory else ""
     shm = f", /dev/shm {format_bytes(seen.limits.shm_bytes)}" if seen.limits.shm_bytes is not None else ""
-    yield f"host: {cpus.usable} processors usable{cores}{quota}; memory {format_bytes(memory) if memory else '?'}{limit}{shm}"
+    many = "processors" if cpus.usable > 1 else "processor"
+    yield f"host: {cpus.usable} {many} usable{cores}{quota}; memory {format_bytes(memory) if memory else '?'}{limit}{shm}"
 
 
 def _missing(data: dict[str, Any]) -> Iterator[str]:
