@@ -171,6 +171,9 @@ def test_cuda_against_the_driver(cuda: str | None, driver: str | None, fires: bo
         (Torch("ok", cuda="12.6"), "2.13.0", ("intel", "nvidia"), (), False),
         (Torch("ok"), "2.13.0", ("nvidia",), (Device("cuda", "x"),), False),
         (Torch("absent"), "2.13.0", ("nvidia",), (), False),
+        (Torch("unfinished"), "2.5.1+cxx11.abi", ("intel",), (), False),
+        (Torch("unfinished"), "2.13.0+cpu", ("nvidia",), (), True),
+        (Torch("broken"), "2.13.0", ("nvidia",), (), False),
         (Torch("ok"), "2.13.0+cpu", (), (), False),
     ],
 )
@@ -178,6 +181,19 @@ def test_torch_against_what_is_in_the_machine(
     torch: Torch, version: str, seen: tuple[str, ...], devices: tuple[Device, ...], fires: bool
 ) -> None:
     assert bool(findings("ENV009", torch=torch, versions={"torch": version}, seen=seen, devices=devices)) is fires
+
+
+@pytest.mark.parametrize(
+    ("torch", "devices", "fires"),
+    [
+        (Torch("ok", cuda="12.6"), (), True),
+        (Torch("ok", cuda="12.6"), (Device("cuda", "x"),), False),
+        (Torch("unfinished", cuda="12.6"), (), False),
+        (Torch("ok"), (), False),
+    ],
+)
+def test_a_torch_that_sees_none_of_its_devices(torch: Torch, devices: tuple[Device, ...], fires: bool) -> None:
+    assert bool(findings("ENV017", torch=torch, versions={"torch": "2.13.0"}, seen=("nvidia",), devices=devices)) is fires
 
 
 def test_threads_times_ranks() -> None:

@@ -28,7 +28,9 @@ def test_cards_that_compute_are_counted_and_graphics_are_not(tmp_path: Path) -> 
     files = {**pci(1, "0x8086", "0x038000"), **pci(2, "0x8086", "0x038000"), **pci(3, "0x8086", "0x030000"), **pci(4, "0x1002", "0x120000")}
     files |= {**pci(5, "0x1da3", "0x120000"), **pci(6, "0x1b36", "0x120000"), **pci(7, "0x10de", "0x030200")}
     found = look(write(tmp_path, files))
-    assert found.cards == {"intel": 2, "amd": 1, "habana": 1, "nvidia": 1} and found.seen == ("amd", "habana", "intel", "nvidia")
+    assert found.cards == {"intel": 2, "amd": 1, "habana": 1, "nvidia": 1} and found.seen == (), "a container that holds none of them"
+    opened = dict.fromkeys(("dev/kfd", "dev/dri/renderD128", "dev/accel/accel0", "dev/nvidiactl"), "")
+    assert look(write(tmp_path, opened)).seen == ("amd", "habana", "intel", "nvidia")
 
 
 def test_nvidia_by_its_driver(tmp_path: Path) -> None:

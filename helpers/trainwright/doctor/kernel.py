@@ -15,20 +15,22 @@ _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel", "0x1da3": "h
 # PCI classes of what computes and drives no screen: 3D and other display controllers, processing accelerators. Graphics of a
 # laptop's processor is 0x0300 and does not count.
 _COMPUTE = ("0x0302", "0x0380", "0x1200")
+# What a process opens to use them: a container may show the host's cards and hold none of these.
+_OPENED = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd", "intel": "dev/dri/renderD*", "habana": "dev/accel/accel*"}
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`cards` counts PCI devices by maker; `names` are NVIDIA's; `nics` are (name, bits/s or None) of what can carry a job."""
+    """`cards` counts PCI devices by maker, `seen` are the makers whose devices can be opened; `names` are NVIDIA's.
+
+    `nics` are (name, bits/s or None) of what can carry a job.
+    """
 
     cards: dict[str, int]
+    seen: tuple[str, ...]
     names: tuple[str, ...]
     nvidia_driver: str | None
     nics: tuple[tuple[str, int | None], ...]
-
-    @property
-    def seen(self) -> tuple[str, ...]:
-        return tuple(sorted(self.cards))
 
 
 def look(root: str = "/") -> Kernel:
@@ -43,7 +45,8 @@ def look(root: str = "/") -> Kernel:
     )
     if names or driver:
         cards["nvidia"] = max(cards.get("nvidia", 0), len(names))
-    return Kernel(cards, names, driver[1] if driver else None, _nics(top))
+    seen = tuple(maker for maker in sorted(cards) if (maker == "nvidia" and names) or any(top.glob(_OPENED[maker])))
+    return Kernel(cards, seen, names, driver[1] if driver else None, _nics(top))
 
 
 def _cards(top: Path) -> dict[str, int]:

@@ -73,8 +73,8 @@ def ipex_of_another_torch(environment: Environment) -> Iterator[Hit]:
     """Intel Extension for PyTorch works with one minor version of torch only, and the installed torch is another.
 
     Its import then fails ("needs to work with PyTorch 2.8.*"), and with it all that imports it: DeepSpeed up to 0.18.5 on XPU
-    among them. pip does not see it, as its metadata does not pin torch. Its last release is 2.8.0; torch 2.8 and newer run on
-    Intel GPUs without it.
+    among them. pip does not see it, as its metadata does not pin torch. Its last public release is 2.8.0; torch 2.8 and newer
+    run on Intel GPUs without it.
 
     Bad `environment.json`:
         {"versions": {"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"}}
@@ -111,7 +111,7 @@ def retired_package(environment: Environment) -> Iterator[Hit]:
             f"{name} {environment.versions[name]} is deprecated; torch 2.8 and newer use xccl", path=f"versions.{name}", severity=severity
         )
     if _minor(environment, _IPEX) and _minor(environment, _IPEX) == _minor(environment, "torch"):
-        message = f"{_IPEX} {environment.versions[_IPEX]} is retired: 2.8 was its last release"
+        message = f"{_IPEX} {environment.versions[_IPEX]} is retired: 2.8 was its last public release"
         yield Hit(message, path=f"versions.{_IPEX}", severity=Severity.INFO)
 
 
@@ -205,20 +205,25 @@ def torch_without_this_device(environment: Environment) -> Iterator[Hit]:
         {"versions": {"torch": "2.13.0+cpu"}, "torch": {"state": "ok"}, "seen": ["nvidia"]}
 
     Good `environment.json`:
-        {"versions": {"torch": "2.13.0"}, "torch": {"state": "ok", "cuda": "12.6"}, "seen": ["nvidia"]}
+        {"versions": {"torch": "2.13.0"}, "torch": {"state": "unfinished", "cuda": "12.6"}, "seen": ["nvidia"]}
     """
-    torch, built = environment.torch, {"nvidia": environment.torch.cuda, "amd": environment.torch.hip, "intel": environment.torch.xpu}
-    if torch.state == "absent" or "torch" not in environment.versions or environment.devices:
+    torch, version = environment.torch, environment.versions.get("torch", "")
+    # Before 2.6 version.py says nothing of XPU: only a torch that imports and sees nothing, or that is for CPUs by its name, is judged.
+    if environment.devices or not version or not (torch.state == "ok" or "+cpu" in version):
         return
-    makers = {"nvidia": "CUDA", "amd": "ROCm", "intel": "XPU"}
-    for maker in (one for one in makers if one in environment.seen):
-        # +xpu and +rocm wheels say so in their version, also where version.py was not read.
-        if (
-            not built[maker]
-            and f"+{makers[maker].lower()}" not in environment.versions["torch"]
-            and not any(built[m] for m in environment.seen if m in built)
-        ):
-            yield Hit(f"{maker} devices are here, and torch {environment.versions['torch']} is not built for {makers[maker]}", path="torch")
+    if not any(_built(environment, maker) for maker in environment.seen):
+        for maker in (one for one in _BUILDS if one in environment.seen):
+            yield Hit(f"{maker} devices are here, and torch {version} is not built for {_BUILDS[maker]}", path="torch")
+
+
+_BUILDS = {"nvidia": "CUDA", "amd": "ROCm", "intel": "XPU"}
+
+
+def _built(environment: Environment, maker: str) -> bool:
+    """Whether torch is built for that maker's devices, by its version.py or by its own name (+xpu, +rocm6.4)."""
+    torch = environment.torch
+    said = {"nvidia": torch.cuda, "amd": torch.hip, "intel": torch.xpu}.get(maker)
+    return bool(said) or f"+{_BUILDS.get(maker, 'none').lower()}" in environment.versions.get("torch", "")
 
 
 @rule("ENV010", Severity.ERROR, Environment, fails_at="never", checked="source", source="accelerate-1.15.0-state")
@@ -349,6 +354,25 @@ def small_shared_memory(environment: Environment) -> Iterator[Hit]:
     if environment.shm_bytes is not None and environment.shm_bytes < _SHM:
         message = f"/dev/shm has {format_bytes(environment.shm_bytes)}; data loaders and communication need 1 GiB or more"
         yield Hit(message, path="shm_bytes", fix=Fix({"--shm-size": "8g"}, note="of the container"))
+
+
+@rule("ENV017", Severity.ERROR, Environment, fails_at="never", checked="source", source="torch-2.13.0-cuda")
+def torch_sees_no_device(environment: Environment) -> Iterator[Hit]:
+    """torch is built for the devices of this machine, imports, and sees none of them.
+
+    Jobs then run on the CPU, mostly without a word. Reasons, the most frequent first: a variable that hides them (ENV022), a driver
+    that is older than torch needs (ENV008) or that was updated without a restart, a container that was started without its devices.
+
+    Bad `environment.json`:
+        {"versions": {"torch": "2.13.0"}, "torch": {"state": "ok", "cuda": "12.6"}, "seen": ["nvidia"]}
+
+    Good `environment.json`:
+        {"versions": {"torch": "2.13.0"}, "torch": {"state": "ok", "cuda": "12.6"}, "seen": ["nvidia"],
+         "devices": [{"kind": "cuda", "name": "NVIDIA H200"}]}
+    """
+    for maker in (one for one in _BUILDS if one in environment.seen and _built(environment, one)):
+        if environment.torch.state == "ok" and not environment.devices:
+            yield Hit(f"{maker} devices are here, and torch, which is built for {_BUILDS[maker]}, sees none", path="devices")
 
 
 def _typed(message: str, command: str, path: str, fix: Fix | None = None) -> Hit:

@@ -314,10 +314,10 @@ def hang_would_be_silent(environment: Environment) -> Iterator[Hit]:
     TORCH_FR_BUFFER_SIZE set, the flight recorder keeps the last collectives of each rank; a watchdog outside has to end the job.
 
     Bad `environment.json`:
-        {"role": "batch", "seen": ["intel"], "torch": {"state": "ok", "xpu": "20250", "backends": ["gloo", "xccl"]}}
+        {"role": "batch", "devices": [{"kind": "xpu", "name": "Max 1550"}], "torch": {"state": "ok", "backends": ["gloo", "xccl"]}}
 
     Good `environment.json`:
-        {"role": "batch", "seen": ["intel"], "torch": {"state": "ok", "xpu": "20250", "backends": ["xccl"]},
+        {"role": "batch", "devices": [{"kind": "xpu", "name": "Max 1550"}], "torch": {"state": "ok", "backends": ["gloo", "xccl"]},
          "variables": {"TORCH_FR_BUFFER_SIZE": "2000"}}
     """
     watched = environment.variables.get("TORCH_FR_BUFFER_SIZE", "0") not in ("", "0")
