@@ -15,8 +15,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from trainwright import host
+from trainwright import hardware, host
 from trainwright.cli import main
+from trainwright.doctor.profile import as_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "helpers/trainwright/doctor/doctor.schema.json").read_text(encoding="utf-8"))
@@ -204,6 +205,25 @@ def test_aurora_in_a_job(aurora: Callable[..., Any]) -> None:
     assert found["modules"][-1] == "frameworks/2025.3.1" and envelope["data"]["interpreter"]["conda"] == "aurora_frameworks-2025.3.1"
     assert not [one for one in envelope["findings"] if one["severity"] != "info"], "the documented environment is a good one"
     assert envelope["data"]["next"]["command"].endswith("--devices 24 --accelerator max-1550-tile")
+
+
+def test_the_profile_of_a_known_kind_of_node(aurora: Callable[..., Any], tmp_path: Path) -> None:
+    table = aurora("--hardware")["data"]["hardware"]
+    found = table["nodes"]["this-machine"]
+    assert found["devices"] == [{"accelerator": "this-machine-device", "count": 12}] and found["reserved_cores"]["cpus"] == [
+        0,
+        52,
+        104,
+        156,
+    ]
+    assert [link["level"] for link in found["links"]] == ["card", "node", "host", "network"]
+    assert {link["measured_bytes_per_s"]["value"] for link in found["links"]} == {None}, "what others measured is not measured here"
+    assert found["links"][3]["bytes_per_s"]["value"] == 25e9 and "aurora" in found["title"]
+    path = tmp_path / "machine.yaml"
+    path.write_text("\n".join(as_yaml(table)))
+    assert hardware.node("this-machine", hardware.load(str(path))).reserved_cpus == (0, 52, 104, 156)
+    schema = json.loads((ROOT / "helpers/trainwright/hardware.schema.json").read_text(encoding="utf-8"))
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(table)] == []
 
 
 @pytest.mark.parametrize(

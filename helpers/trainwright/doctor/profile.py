@@ -24,7 +24,16 @@ def profile(seen: Seen) -> dict[str, Any]:
     entries = {f"{NAME}-{number}" if len(kinds) > 1 else f"{NAME}-device": device for number, device in enumerate(kinds)}
     accelerators = {name: _device(device) for name, device in entries.items()} or {f"{NAME}-cpu": _cpu(seen)}
     counts = {name: kinds[device] for name, device in entries.items()} or {f"{NAME}-cpu": 1}
-    return {"accelerators": accelerators, "nodes": {NAME: _node(seen, counts)}}
+    return {"accelerators": accelerators, "nodes": {NAME: _node(seen, counts, _known(seen))}}
+
+
+def _known(seen: Seen) -> hardware.Node | None:
+    """The kind of node of this site that has the devices which are seen here; None where the site or the kind is not known."""
+    if seen.place.site is None:
+        return None
+    entries = Counter(entry_of(device)[0] for device in seen.environment.devices)
+    kinds = [hardware.node(name) for name, _ in hardware.site(seen.place.site).nodes]
+    return next((kind for kind in kinds if {group.accelerator: group.count for group in kind.devices} == entries), None)
 
 
 def _seen(value: float | None, per: str, note: str = "") -> dict[str, Any]:
@@ -78,22 +87,37 @@ def _cpu(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _node(seen: Seen, counts: dict[str, int]) -> dict[str, Any]:
+def _node(seen: Seen, counts: dict[str, int], known: hardware.Node | None) -> dict[str, Any]:
     cpus = seen.processors
     threads = cpus.logical // cpus.cores if cpus.logical and cpus.cores and cpus.logical % cpus.cores == 0 else None
     note = f"{cpus.usable} processors may be used" + (f", by a quota of {cpus.quota:g}" if cpus.quota else "")
     return {
-        "title": "this machine, as doctor saw it",
+        "title": f"this machine, as doctor saw it{f'; a node of the kind {known.name}' if known else ''}",
         "devices": [{"accelerator": name, "count": count} for name, count in counts.items()],
         "cards": _cards(seen),
         "sockets": cpus.sockets,
         "cores": _seen(cpus.cores, "node", note),
         "threads_per_core": threads,
-        "reserved_cores": {"cpus": None, "reason": "which processors the system keeps for itself is not told"},
+        "reserved_cores": _reserved(known),
         "host_memory_bytes": _seen(seen.environment.memory_bytes, "node"),
         "nics": _seen(len(seen.kernel.nics), "node"),
-        "links": list(_links(seen, sum(counts.values()))),
+        "links": [_open_link(link) for link in known.links] if known else list(_links(seen, sum(counts.values()))),
     }
+
+
+def _reserved(known: hardware.Node | None) -> dict[str, Any]:
+    if known is None or known.reserved_cpus is None:
+        return {"cpus": None, "reason": "which processors the system keeps for itself is not told"}
+    return {"cpus": list(known.reserved_cpus), "source": NAME, "note": f"of the entry {known.name}"}
+
+
+def _open_link(link: hardware.Link) -> dict[str, Any]:
+    """A level of the known kind of node: what is stated of it stays, what others measured is left to be measured here."""
+    head = {"level": link.level, "kind": link.kind, "group": link.group, "shape": link.shape, "duplex": link.duplex}
+    ends = {"from": link.origin, "to": link.target} if link.origin else {}
+    stated = {name: link[name].to_json() for name in ("bytes_per_s", "reverse_bytes_per_s") if link[name].value is not None}
+    per = next((figure.per for figure in link.figures.values() if figure.value is not None), "device")
+    return {**head, **ends, **stated, "measured_bytes_per_s": _open(per), "alpha_s": _open(per)}
 
 
 def _cards(seen: Seen) -> dict[str, Any]:
