@@ -28,6 +28,7 @@ JSON_CALLS = {
     (RUN, "explain"): (["ACC001"], 0),
     (RUN, "rules"): ([], 0),
     (DEBUG, "diagnose"): (["evals/files/run-oom/rank0.jsonl"], 1),
+    (DEBUG, "doctor"): ([], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
 }
