@@ -46,7 +46,7 @@ def test_rules_evidence_and_exit_codes_exist(page: Path) -> None:
     text = page.read_text()
     with open(ROOT / "helpers/trainwright/evidence.csv", newline="") as file:
         evidence = {row["id"] for row in csv.DictReader(file)}
-    assert not set(re.findall(r"\b(?:ACC|DOC|RUN|ADV|DS)\d{3}\b", text)) - set(load_all())
+    assert not set(re.findall(r"\b(?:ACC|DOC|RUN|ADV|DS|ENV)\d{3}\b", text)) - set(load_all())
     assert not set(re.findall(r"\bAURORA(?:-[A-Z0-9]+)+\b", text)) - evidence
     if page.name == "SKILL.md":
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
