@@ -107,7 +107,7 @@ def test_a_torch_that_takes_too_long_is_not_waited_for(doctor: Doctor, interpret
     valid(envelope)
     assert code == 0 and envelope["data"]["environment"]["torch"]["state"] == "unfinished"
     assert [one for one in envelope["not_checked"] if "doctor --timeout 60s" in one["reason"]]
-    assert envelope["data"]["next"]["command"] == "trainwright doctor --timeout 60s"
+    assert envelope["data"]["next"]["command"] == f"trainwright doctor --python {python} --timeout 60s"
     if (tmp_path / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
@@ -132,7 +132,7 @@ def test_pairings_are_judged_in_the_jobs_interpreter(doctor: Doctor, interpreter
     )
     code, envelope, _ = doctor("--python", python, "--timeout", "30s")
     assert code == 1 and {"ENV003", "ENV004", "ENV005"} <= rules(envelope)
-    assert envelope["data"]["next"]["command"] == "pip uninstall intel-extension-for-pytorch"
+    assert envelope["data"]["next"]["command"] == f"{python} -m pip uninstall intel-extension-for-pytorch"
 
 
 def test_requirements_that_are_not_met(doctor: Doctor, interpreter: Make, install: Callable[..., None]) -> None:

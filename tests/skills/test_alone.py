@@ -58,7 +58,11 @@ def python(alone: Path, *arguments: str, with_yaml: bool = True) -> subprocess.C
 def own_rules(skill: str) -> set[str]:
     """The codes of the rules that a skill carries; a name that ends in a dot stands for all modules below it."""
     modules = {code: rule.find.__module__.removeprefix("trainwright.") for code, rule in load_all().items()}
-    return {code for code, module in modules.items() if any(module == one or (one[-1] == "." and module.startswith(one)) for one in RULES[skill])}
+    return {
+        code
+        for code, module in modules.items()
+        if any(module == one or (one[-1] == "." and module.startswith(one)) for one in RULES[skill])
+    }
 
 
 def run(alone: Path, name: str, *arguments: str, with_yaml: bool = True) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from trainwright.check.rules import environment as environment_rules
 from trainwright.check.rules import environment_variables
 from trainwright.doctor import redact
-from trainwright.doctor.advice import entry_of, missing, next_command
+from trainwright.doctor.advice import Situation, entry_of, missing, next_command
 from trainwright.doctor.observe import Seen, observe
 from trainwright.doctor.profile import as_yaml, profile
 from trainwright.doctor.words import lines
@@ -83,7 +83,8 @@ def _describe(report: Report, seen: Seen) -> None:
     entries = {device: entry_of(device) for device in environment.devices}
     gaps = list(missing(environment, seen.python, place.stack))
     entry = next((name for name, _ in entries.values()), None)
-    following = next_command(environment, report.findings, seen.python, place.interactive, place.stack, entry)
+    situation = Situation(seen.python, seen.python_named, seen.seconds, place.interactive, place.stack, entry)
+    following = next_command(environment, report.findings, situation)
     report.data = {
         "environment": environment.to_json(),
         "interpreter": {

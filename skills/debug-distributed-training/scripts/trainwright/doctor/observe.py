@@ -31,6 +31,8 @@ class Seen:
     memory_limit_bytes: int | None
     python: str
     python_reason: str
+    python_named: bool
+    seconds: float | None  # that torch was given by name; None: not named
     devices_by: str | None
     conda: str | None
     virtual_environment: str | None
@@ -45,7 +47,7 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
     began, where = time.monotonic(), place(platform.node())
     path, reason = asking.interpreter(python)
     importing = seconds is not None or where.role != "login"
-    seconds = seconds or quick
+    named_seconds, seconds = seconds, seconds or quick
     asked, smi = asking.ask_interpreter(path, importing), asking.ask_nvidia_smi()
     try:
         shown, bounds, cpus = look(), limits(), host.processors()
@@ -79,9 +81,8 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
     )
     conda = os.environ.get("CONDA_DEFAULT_ENV") or os.environ.get("CONDA_PREFIX")
     limit, virtual = host_memory().limit_bytes, os.environ.get("VIRTUAL_ENV")
-    return Seen(
-        found, where, shown, bounds, cpus, limit, path, reason, devices_by, conda, virtual, _unknown(told, where, seconds, importing)
-    )
+    said = (path, reason, python is not None, named_seconds, devices_by)
+    return Seen(found, where, shown, bounds, cpus, limit, *said, conda, virtual, _unknown(told, where, seconds, importing))
 
 
 def _memory() -> int | None:
