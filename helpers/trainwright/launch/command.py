@@ -6,34 +6,40 @@ import argparse
 import dataclasses
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from trainwright import probe
-from trainwright.check.judge import judge
-from trainwright.check.subject import Context
-from trainwright.cost.memory import Workload, host_bytes
-from trainwright.diagnose.run_folder import read_run
-from trainwright.diagnose.verdict import diagnose
 from trainwright.document import load_mapping
 from trainwright.emit import backend
 from trainwright.emit.reading import Reading
 from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.job import Job
 from trainwright.launch import folder, torchrun
-from trainwright.launch.settings import add_options, job_fields
+from trainwright.launch.ends import ends_of
+from trainwright.launch.settings import add_options, job_fields, rare_options
 from trainwright.model import ModelSpec, load_model
+from trainwright.presets import preset_path
 from trainwright.progress import progress
 from trainwright.report import Report, Severity
 from trainwright.units import format_bytes, format_seconds, parse_count, parse_seconds
 
-EXAMPLES = """examples:
+EXAMPLES = f"""{rare_options()}
+
+examples:
   trainwright launch --model config.json --backend-config fsdp.yaml --nproc 4 --run-dir out/run1
   trainwright launch --model config.json --backend-config fsdp.yaml --run-dir out/run1 --memory-cap 300MiB --execute"""
 
+DIAGNOSE_SKILL = "debug-distributed-training"
+CHECK_SKILL = "distributed-strategy"
+STATES_BYTES = 16  # a parameter in fp32, its gradient and AdamW's two moments
+_MOST_ENDS = 8
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="FILE", help="a Llama-family config.json")
+    parser.usage = "trainwright launch --model FILE --backend-config FILE --run-dir DIR [options] [--execute]"
+    parser.add_argument("--model", required=True, metavar="FILE", help="a config.json, or a preset")
     parser.add_argument(
         "--backend-config",
         required=True,
@@ -83,7 +89,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Plan:
     reading = backend.read(load_mapping(options.backend_config), model)
-    paths = {"model": os.path.abspath(options.model), "backend_config": os.path.abspath(options.backend_config)}
+    paths = {"model": os.path.abspath(preset_path(options.model)), "backend_config": os.path.abspath(options.backend_config)}
     world_size = _world_size(options, reading, report)
     fields = job_fields(options, reading, world_size, report)
     job = Job(**paths, world_size=world_size, run_dir=os.path.abspath(options.run_dir), **fields)
@@ -95,16 +101,24 @@ def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Pla
 def _too_large(plan: _Plan, model: ModelSpec) -> str:
     """Why ranks on CPU would bring this machine to a halt before they fail, "" where they would not or nobody knows."""
     job, have = plan.job, probe.free_memory_bytes()
-    if job.device != "cpu" or have is None or job.modality != "text":
+    if job.device != "cpu" or have is None:
         return ""
-    try:
-        workload = Workload(
-            job.micro_batch, job.seq_len, job.world_size, accumulation=job.accumulation, whole_gradients=job.whole_gradients
-        )
-        need = host_bytes(model, plan.reading.strategy, workload, job.memory_cap_bytes)
-    except UserError:
-        return ""  # the ledger does not know such a job
+    need = _host_bytes(plan, model)
     return f"{job.world_size} ranks here need about {format_bytes(need)} of memory, and {format_bytes(have)} is free" if need > have else ""
+
+
+def _host_bytes(plan: _Plan, model: ModelSpec) -> int:
+    """What all ranks take: by the ledger where this copy holds it and it knows such a job, else their states at the least."""
+    job, strategy = plan.job, plan.reading.strategy
+    if job.modality == "text" and probe.importable("trainwright.cost.memory"):
+        from trainwright.cost.memory import Workload, host_bytes
+
+        work = Workload(job.micro_batch, job.seq_len, job.world_size, accumulation=job.accumulation, whole_gradients=job.whole_gradients)
+        with suppress(UserError):
+            return host_bytes(model, strategy, work, job.memory_cap_bytes)
+    copies = strategy.replicas if strategy.kind in ("fsdp", "zero") else job.world_size
+    states = STATES_BYTES * model.decoder_parameters * copies
+    return min(states, job.world_size * job.memory_cap_bytes) if job.memory_cap_bytes else states
 
 
 def _world_size(options: argparse.Namespace, reading: Reading, report: Report) -> int:
@@ -117,11 +131,17 @@ def _world_size(options: argparse.Namespace, reading: Reading, report: Report) -
 
 
 def _checked(plan: _Plan, model: ModelSpec, report: Report) -> bool:
-    """Whether `check` finds no error in the backend config; its findings join the report."""
-    checked = judge([plan.job.backend_config], Context(plan.job.world_size, model, plan.job.device))
-    report.findings += checked.findings
-    report.not_checked += checked.not_checked
-    return not any(finding.severity is Severity.ERROR for finding in checked.findings)
+    """Whether `check`, where this copy of the library holds it, finds no error in the backend config; its findings join the report."""
+    if probe.importable("trainwright.check.judge"):
+        from trainwright.check.judge import judge
+        from trainwright.check.subject import Context
+
+        checked = judge([plan.job.backend_config], Context(plan.job.world_size, model, plan.job.device))
+        report.findings += checked.findings
+        report.not_checked += checked.not_checked
+    else:
+        report.skip("check", f"check is not in this copy; the skill {CHECK_SKILL} has it: judge {plan.job.backend_config} there")
+    return not any(finding.severity is Severity.ERROR for finding in report.findings)
 
 
 def _execute(plan: _Plan, options: argparse.Namespace, report: Report) -> None:
@@ -135,10 +155,26 @@ def _execute(plan: _Plan, options: argparse.Namespace, report: Report) -> None:
     if outcome.status == "interrupted":
         report.exit = Exit.INTERRUPTED
         return
-    found = diagnose(read_run(plan.run_dir))
-    report.findings += found.findings
-    report.data["diagnosis"] = found.to_json()
+    _read_back(plan, report)
     report.exit = None if outcome.completed else Exit.FAILED
+
+
+def _read_back(plan: _Plan, report: Report) -> None:
+    """What the run's own records say: by `diagnose` where this copy of the library holds it, else each failed rank's last word."""
+    if probe.importable("trainwright.diagnose.verdict"):
+        from trainwright.diagnose.run_folder import read_run
+        from trainwright.diagnose.verdict import diagnose
+
+        found = diagnose(read_run(plan.run_dir))
+        report.findings += found.findings
+        report.data["diagnosis"] = found.to_json()
+        return
+    ends = ends_of(plan.run_dir, plan.job.world_size)
+    report.data["ends"] = [dataclasses.asdict(end) for end in ends]
+    failed = sorted((end for end in ends if not end.completed), key=lambda end: end.type == "terminated")  # victims last
+    report.text += [str(end) for end in failed[:_MOST_ENDS]]
+    report.text += [f"... and {len(failed) - _MOST_ENDS} more ranks"] if len(failed) > _MOST_ENDS else []
+    report.skip("diagnosis", f"diagnose is not in this copy; the skill {DIAGNOSE_SKILL} has it")
 
 
 def _data(plan: _Plan) -> dict[str, Any]:
@@ -153,6 +189,7 @@ def _data(plan: _Plan) -> dict[str, Any]:
         "not_applied": [{"key": use.key, "value": use.value, "reason": use.meaning} for use in reading.not_applied],
         "outcome": None,
         "diagnosis": None,
+        "ends": None,
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from trainwright.emit.reading import Reading
 from trainwright.errors import UserError
@@ -33,6 +34,7 @@ class Option:
     shown: str = "N"
     choices: tuple[str, ...] = ()
     flag: str = ""
+    rare: bool = False  # named in the help, without a line of its own
 
     @property
     def name(self) -> str:
@@ -44,44 +46,44 @@ OPTIONS = (
     Option("device", "where the ranks compute", str, "KIND", DEVICES),
     Option("steps", "training steps"),
     Option("micro_batch", "sequences per rank and round"),
-    Option("accumulation", "rounds in a step, whose gradients are summed"),
+    Option("accumulation", "rounds in a step, whose gradients are summed", rare=True),
     Option("global_batch", "sequences per step on all ranks: micro batch x ranks x accumulation, of which it settles one"),
-    Option("samples", "end when all ranks together read so many; the last step may be short"),
+    Option("samples", "end when all ranks together read so many; the last step may be short", rare=True),
     Option("seq_len", "tokens per sequence"),
     Option("learning_rate", "of AdamW", _number, "X"),
-    Option("schedule", "of the learning rate, down to the run's own last step", str, "NAME", SCHEDULES),
-    Option("warmup_steps", "steps in which the learning rate rises"),
-    Option("min_lr_ratio", "the last step's share of the learning rate", _number, "X"),
-    Option("weight_decay", "of AdamW", _number, "X"),
-    Option("decay", "what of the weights decays", str, "NAME", DECAYS),
+    Option("schedule", "of the learning rate, down to the run's own last step", str, "NAME", SCHEDULES, rare=True),
+    Option("warmup_steps", "steps in which the learning rate rises", rare=True),
+    Option("min_lr_ratio", "the last step's share of the learning rate", _number, "X", rare=True),
+    Option("weight_decay", "of AdamW", _number, "X", rare=True),
+    Option("decay", "what of the weights decays", str, "NAME", DECAYS, rare=True),
     Option("clip_norm", "scale gradients down to this norm", _number, "X"),
     Option("seed", "of weights and data order"),
-    Option("static_graph", "DDP: the graph is the same in every step", bool),
-    Option("find_unused_parameters", "DDP: parameters may be left out of a step", bool),
-    Option("bucket_mb", "DDP: MiB of gradients in one all-reduce", _number, "X"),
-    Option("comm_hook", "DDP: how gradients are compressed on their way", str, "NAME", COMM_HOOKS),
-    Option("powersgd_rank", "rank of the approximation"),
-    Option("powersgd_start", "first step that is compressed"),
-    Option("local_sgd_steps", "share no gradients, average the parameters every N steps"),
-    Option("whole_gradients", "FSDP: sum whole gradients over the rounds, cut them once: less traffic, more memory", bool),
-    Option("activation_checkpoint_every", "recompute every N-th block in the backward; 0 none (default: as the backend config says)"),
-    Option("compile", "compile each block with this backend", str, "NAME", COMPILERS),
+    Option("static_graph", "DDP: the graph is the same in every step", bool, rare=True),
+    Option("find_unused_parameters", "DDP: parameters may be left out of a step", bool, rare=True),
+    Option("bucket_mb", "DDP: MiB of gradients in one all-reduce", _number, "X", rare=True),
+    Option("comm_hook", "DDP: how gradients are compressed on their way", str, "NAME", COMM_HOOKS, rare=True),
+    Option("powersgd_rank", "rank of the approximation", rare=True),
+    Option("powersgd_start", "first step that is compressed", rare=True),
+    Option("local_sgd_steps", "share no gradients, average the parameters every N steps", rare=True),
+    Option("whole_gradients", "FSDP: sum whole gradients over the rounds, cut them once: less traffic, more memory", bool, rare=True),
+    Option("activation_checkpoint_every", "recompute every N-th block; 0 none (default: as the backend config says)", rare=True),
+    Option("compile", "compile each block with this backend", str, "NAME", COMPILERS, rare=True),
     Option("checkpoint_every", "save every N steps"),
-    Option("keep_checkpoints", "how many to keep, 0 all"),
+    Option("keep_checkpoints", "how many to keep, 0 all", rare=True),
     Option("resume", "go on from this run folder or checkpoint", os.path.abspath, "PATH"),
-    Option("init_from", "start with the weights of this run or checkpoint", os.path.abspath, "PATH"),
+    Option("init_from", "start with the weights of this run or checkpoint", os.path.abspath, "PATH", rare=True),
     Option("data", "train on this file or folder (default: the standard library's sources)", os.path.abspath, "PATH"),
-    Option("tokens", "what a token of it is", str, "NAME", TOKENS),
-    Option("order", "walk: files as they lie; study: shuffled, with a part kept for evaluation", str, "NAME", ORDERS),
-    Option("single_pass", "stop with an error rather than read a sample twice", bool),
+    Option("tokens", "what a token of it is", str, "NAME", TOKENS, rare=True),
+    Option("order", "walk: files as they lie; study: shuffled, with a part kept for evaluation", str, "NAME", ORDERS, rare=True),
+    Option("single_pass", "stop with an error rather than read a sample twice", bool, rare=True),
     Option("modality", "what stands before the text", str, "NAME", MODALITIES),
-    Option("shards", "generated shards of a modality"),
-    Option("regime", "which parts of a projector model train", str, "NAME", REGIMES),
-    Option("variant", "of the projector", str, "NAME", tuple(filter(None, VARIANTS)), "--projector-variant"),
-    Option("eval_every", "evaluate every N steps and at the end"),
-    Option("eval_windows", "windows of the text that is kept for evaluation"),
+    Option("shards", "generated shards of a modality", rare=True),
+    Option("regime", "which parts of a projector model train", str, "NAME", REGIMES, rare=True),
+    Option("variant", "of the projector", str, "NAME", tuple(filter(None, VARIANTS)), "--projector-variant", rare=True),
+    Option("eval_every", "evaluate every N steps and at the end", rare=True),
+    Option("eval_windows", "windows of the text that is kept for evaluation", rare=True),
     Option("memory_cap_bytes", "enforced limit on what each rank may allocate, as 300MiB", parse_bytes, "SIZE", (), "--memory-cap"),
-    Option("track_memory_steps", "count memory in the first N steps, slowly"),
+    Option("track_memory_steps", "count memory in the first N steps, slowly", rare=True),
     Option("timeout_s", "end the job after TIME", parse_seconds, "TIME", (), "--timeout"),
 )
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Job)}
@@ -89,21 +91,38 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Job)}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Every option of the job; None stands for one that was not typed."""
+    parser.add_argument("--help-all", nargs=0, action=_HelpAll, help="explain the rarer options too")
     for option in OPTIONS:
-        default = _DEFAULTS[option.field]
-        says = (
-            option.says
-            if default in (None, "", False, 0) or "default" in option.says
-            else f"{option.says} (default {default:g})"
-            if (type(default) in (int, float))
-            else f"{option.says} (default {default})"
-        )
+        says = argparse.SUPPRESS if option.rare else _says(option)
         if option.read is bool:
             parser.add_argument(option.name, dest=option.field, action="store_const", const="1", help=says)
         else:
-            parser.add_argument(
-                option.name, dest=option.field, metavar=None if option.choices else option.shown, choices=option.choices or None, help=says
-            )
+            shown = None if option.choices else option.shown
+            parser.add_argument(option.name, dest=option.field, metavar=shown, choices=option.choices or None, help=says)
+
+
+def _says(option: Option) -> str:
+    default = _DEFAULTS[option.field]
+    if default in (None, "", False, 0) or "default" in option.says:
+        return option.says
+    return f"{option.says} (default {default:g})" if type(default) in (int, float) else f"{option.says} (default {default})"
+
+
+class _HelpAll(argparse.Action):
+    """--help with the line of every option."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, option_string: str | None = None) -> NoReturn:
+        texts = {option.field: _says(option) for option in OPTIONS}
+        for action in parser._actions:
+            action.help = texts.get(action.dest, action.help)
+        parser.print_help()
+        parser.exit()
+
+
+def rare_options() -> str:
+    """The options that the help only names; `references/run-folder.md` and --help-all say what each does."""
+    names = " ".join(option.name for option in OPTIONS if option.rare)
+    return textwrap.fill(f"more, explained by --help-all: {names}", 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def job_fields(options: argparse.Namespace, reading: Reading, world_size: int, report: Report) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def build(kind: str, dropout: float) -> tuple[nn.Module, torch.optim.Optimizer]:
         for unit in (*model.layers, model):  # type: ignore[misc]
             fully_shard(unit, mesh=mesh, reshard_after_forward=kind != "grad_op")
     trained: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
-    return model, torch.optim.AdamW([{"params": trained[:1], "weight_decay": 0.1}, {"params": trained[1:]}], lr=0.01, fused=True)
+    groups: list[dict[str, Any]] = [{"params": trained[:1], "weight_decay": 0.1}, {"params": trained[1:]}]
+    return model, torch.optim.AdamW(groups, lr=0.01, fused=True)
 
 
 def batch(step: int) -> Tensor:
