@@ -429,9 +429,12 @@ def test_it_imports_nothing_heavy_and_little_else(tmp_path: Path, interpreter: M
     heavy = {"torch", "numpy", "accelerate", "deepspeed", "transformers", "jsonschema", "rich", "psutil", "packaging", "socket"}
     assert "trainwright.doctor.command" in loaded
     assert not loaded & heavy
-    assert not {
-        name for name in loaded if name.startswith(("trainwright.train", "trainwright.model", "trainwright.families", "trainwright.launch"))
+    ours = {
+        name
+        for name in loaded
+        if name.startswith(("trainwright.train", "trainwright.model", "trainwright.families", "trainwright.launch."))
     }
+    assert ours == {"trainwright.launch.processes"}
 
 
 @pytest.mark.long

@@ -48,7 +48,7 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
     path, reason = asking.interpreter(python)
     importing = seconds is not None or where.role != "login"
     named_seconds, seconds = seconds, seconds or quick
-    asked, smi = asking.ask_interpreter(path, importing), asking.ask_nvidia_smi()
+    asked, smi = asking.ask_interpreter(path, seconds, importing), asking.ask_nvidia_smi()
     try:
         shown, bounds, cpus = look(), limits(), host.processors()
     finally:
@@ -60,14 +60,14 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
     devices, devices_by = _devices(told, named, shown)
     found = Environment(
         variables={name: value for name in VARIABLES if (value := os.environ.get(name)) is not None},
-        versions=told.packages.get("versions", {}),
+        versions=(told.packages.get("versions") or {}),
         python=told.packages.get("python"),
         torch=_torch(told),
         devices=devices,
         seen=tuple(sorted({*shown.seen, *(["nvidia"] if named else [])})),
         nvidia_driver=shown.nvidia_driver or smi_driver,
-        unmet=tuple(Unmet(**gap) for gap in told.packages.get("unmet", ())),
-        user_packages=tuple(told.packages.get("user_packages", ())),
+        unmet=tuple(Unmet(**gap) for gap in told.packages.get("unmet") or ()),
+        user_packages=tuple(told.packages.get("user_packages") or ()),
         modules=tuple(part for part in os.environ.get("LOADEDMODULES", "").split(os.pathsep) if part),
         site=where.site,
         role=where.role,
@@ -97,19 +97,19 @@ def _torch(told: asking.Told) -> Torch:
     answer = told.torch
     return Torch(
         state=str(answer.get("state") or built.get("state") or "unknown"),
-        version=told.packages.get("versions", {}).get("torch") or answer.get("version"),
+        version=(told.packages.get("versions") or {}).get("torch") or answer.get("version"),
         cuda=built.get("cuda"),
         hip=built.get("hip"),
         xpu=built.get("xpu"),
         error=answer.get("error"),
-        backends=tuple(answer.get("backends", ())),
+        backends=tuple(answer.get("backends") or ()),
     )
 
 
 def _devices(told: asking.Told, named: list[tuple[str, int | None]], shown: Kernel) -> tuple[tuple[Device, ...], str | None]:
     """Devices as torch addresses them; where torch did not tell, NVIDIA's as its tool or the kernel names them."""
     if told.torch.get("state") == "ok":
-        return tuple(Device(str(d["kind"]), str(d["name"]), d["memory_bytes"]) for d in told.torch["devices"]), "torch"
+        return tuple(Device(**row) for row in told.torch.get("devices") or ()), "torch"
     if named:
         return tuple(Device("cuda", name, memory) for name, memory in named), "nvidia-smi"
     names = tuple(Device("cuda", name) for name in shown.names)
