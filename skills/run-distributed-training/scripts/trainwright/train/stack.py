@@ -1,14 +1,4 @@
-<<<<<<< HEAD
 # helpers/trainwright/train/stack.py without its comments
-=======
-"""Worker: what the interpreter that runs this has installed, and whether its torch imports. Prints JSON, one line a stage.
-
-Run by its path, in any Python 3.8 or newer, with nothing of trainwright on its path: what is asked is that interpreter's own view.
-Stage "packages" is printed before torch is touched, so that an import which never ends, or ends the process, leaves the rest known.
-What torch itself prints goes to stderr, however it prints it.
-"""
-
->>>>>>> main
 from __future__ import annotations
 
 import importlib.metadata
@@ -99,14 +89,8 @@ def _torch_build() -> dict[str, Any]:
 def torch_answer() -> dict[str, Any]:
     try:
         import torch
-<<<<<<< HEAD
     except BaseException as problem:
-        return {"stage": "torch", "state": "broken", "error": f"{type(problem).__name__}: {problem}"[:500]}
-    version = str(getattr(torch, "__version__", "")) or None
-=======
-    except BaseException as problem:  # SystemExit too: a broken installation does anything at all
         return {"stage": "torch", "state": "broken", "error": _said(problem)[:500]}
->>>>>>> main
     try:
         version = str(getattr(torch, "__version__", ""))[:100] or None
         devices = [_describe(torch, kind, index) for kind in ("cuda", "xpu", "hpu") for index in range(_count(torch, kind))]
@@ -119,7 +103,7 @@ def torch_answer() -> dict[str, Any]:
 def _said(problem: BaseException) -> str:
     try:
         return f"{type(problem).__name__}: {problem}"
-    except Exception:  # an error that cannot be shown
+    except Exception:
         return type(problem).__name__
 
 
@@ -147,11 +131,11 @@ def _backends(torch: Any) -> list[str]:
 def main(arguments: list[str]) -> None:
     names = [name for name in arguments if not name.startswith("--")]
     for seconds in (name[len(WITHIN) :] for name in arguments if name.startswith(WITHIN)):
-        signal.alarm(int(seconds))  # it ends by itself where whoever asked was killed and cannot end it
+        signal.alarm(int(seconds))
     here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here]
     answer = packages(names)
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:  # no process that torch starts inherits it
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
         os.dup2(2, 1)
         print(json.dumps(answer), file=told, flush=True)
         if answer["torch"]["state"] != "absent" and PACKAGES_ONLY not in arguments:
