@@ -47,11 +47,13 @@ def phases_of(rank: Rank) -> tuple[Phase, ...]:
 
 
 def _turning_points(rank: Rank) -> list[int]:
-    """The last two and the first two blocks: between them every block changes memory by the same amount, if all are alike."""
+    """The last two and the first two rounds of blocks: between them every round changes memory by the same amount.
+
+    A round is one block, or the n of which one is recomputed.
+    """
     layers = rank.layers
-    if rank.strategy.activation_checkpointing and rank.strategy.checkpoint_every > 1:
-        return list(range(layers - 1, -1, -1))
-    return sorted({layers - 1, max(layers - 2, 0), min(1, layers - 1), 0}, reverse=True)
+    ends = 2 * min(rank.strategy.checkpoint_every if rank.strategy.activation_checkpointing else 1, layers)
+    return sorted({*range(min(ends, layers)), *range(max(layers - ends, 0), layers)}, reverse=True)
 
 
 # --- what is alive beside the states -------------------------------------------------------------------------------
