@@ -418,6 +418,13 @@ def test_a_file_that_hides_a_module(doctor: Doctor, interpreter: Make, tmp_path:
     assert envelope["data"]["environment"]["shadows"] == ["queue.py"] and "ENV014" in rules(envelope)
 
 
+def test_a_variable_of_any_length_is_cut_and_named(doctor: Doctor, interpreter: Make) -> None:
+    code, envelope, _ = doctor("--python", interpreter(), NCCL_DEBUG="x" * 100_000, VIRTUAL_ENV="y" * 100_000, LOADEDMODULES=":m" * 50_000)
+    valid(envelope)
+    assert code == 0 and len(json.dumps(envelope)) < 20_000
+    assert [one["name"] for one in envelope["not_checked"] if "only the beginning was judged" in one["reason"]] == ["NCCL_DEBUG"]
+
+
 def test_it_imports_nothing_heavy_and_little_else(tmp_path: Path, interpreter: Make) -> None:
     import subprocess
 
