@@ -17,6 +17,8 @@ from jsonschema import Draft202012Validator
 
 from trainwright import hardware, host
 from trainwright.cli import main
+from trainwright.doctor.asking import nvidia_smi_told
+from trainwright.doctor.process import ask
 from trainwright.doctor.profile import as_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -305,6 +307,25 @@ def test_an_nvidia_smi_that_fails_is_passed_over(text: str, doctor: Doctor, inte
     path = program("nvidia-smi", text)
     code, envelope, _ = doctor("--python", interpreter(), "--timeout", "3s", PATH=path)
     assert code == 0 and envelope["data"]["devices"] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "devices", "driver"),
+    [
+        ("NVIDIA GB10, [N/A], 580.95.05", [("NVIDIA GB10", None)], "580.95.05"),
+        ("NVIDIA A100, 40960, [N/A]", [("NVIDIA A100", 40960 * 2**20)], None),
+        ("\x1b[2Jx, 5, 550.1\nno, -5, 550.1\nno, 5, x\n,,\n" + "n" * 500 + ", 5, 550.1", [], None),
+        ("NVIDIA A100, 40960, 550.1\n" * 2000, [("NVIDIA A100", 40960 * 2**20)] * 1024, "550.1"),
+    ],
+)
+def test_lines_of_nvidia_smi(lines: str, devices: list[Any], driver: str | None) -> None:
+    asked = ask([sys.executable, "-S", "-c", f"print({lines!r})"])
+    assert nvidia_smi_told(asked, 50) == (devices, driver)
+
+
+def test_an_nvidia_smi_without_an_end_tells_nothing() -> None:
+    asked = ask([sys.executable, "-S", "-c", "while True: print('NVIDIA A100, 40960, 550.1')"])
+    assert nvidia_smi_told(asked, 0.5) == ([], None)
 
 
 @pytest.mark.parametrize(
