@@ -1,6 +1,7 @@
 # helpers/trainwright/model.py without its comments
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -263,7 +264,7 @@ def load_model(path: str) -> ModelSpec:
     place = preset_path(path)
     if is_tensor_file(place):
         return _beside_tensors(place)
-    if Path(place).is_dir() and (Path(place) / "config.json").exists():
+    if os.path.isfile(os.path.join(place, "config.json")):
         place = str(Path(place) / "config.json")
     return _of_document(with_preset(_load(place)))
 
@@ -272,7 +273,7 @@ def _load(path: str) -> Document:
     try:
         return load_mapping(path, "json" if path == "-" else None)
     except DocumentError as problem:
-        if re.fullmatch(r"[\w-]+", path) and not Path(path).exists():
+        if re.fullmatch(r"[\w-]{1,100}", path) and not os.path.exists(path):
             raise DocumentError(f"{problem.reason}; presets are {', '.join(presets())}", problem.where) from None
         raise
 
@@ -297,7 +298,7 @@ def _name(document: Document, family: str) -> str:
 
 def _beside_tensors(path: str) -> ModelSpec:
     tensors, config = read_tensors(path), Path(path).parent / "config.json"
-    if not config.exists():
+    if not os.path.exists(config):
         raise UserError(f"{path}: {tensors.told}; heads and layers are in config.json, which is not beside it")
     spec = load_model(str(config))
     return replace(spec, notes=(*spec.notes, *_compared(spec, tensors)))

@@ -1,6 +1,7 @@
 # helpers/trainwright/presets.py without its comments
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def presets() -> tuple[str, ...]:
 
 
 def preset_path(name: str) -> str:
-    return name if Path(name).exists() or name not in presets() else str(PRESETS / name / "config.json")
+    return name if os.path.exists(name) or name not in presets() else str(PRESETS / name / "config.json")
 
 
 def with_preset(document: Document) -> Document:

@@ -180,7 +180,7 @@ def read_files(paths: Iterable[str]) -> Run:
 
 
 def _add_file(run: Run, path: Path) -> None:
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"{path} does not exist; name a run folder, or perf and log files")
     if path.suffix == ".jsonl":
         add_perf(run, path, str(path))
@@ -354,7 +354,7 @@ def _log(run: Run, path: Path, name: str) -> Log | None:
 
 
 def _json(run: Run, path: Path, name: str) -> tuple[dict[str, Any], Log | None]:
-    if not path.exists():
+    if not os.path.exists(path):
         run.notes.append((name, "is missing"))
         return {}, None
     log = _log(run, path, name)

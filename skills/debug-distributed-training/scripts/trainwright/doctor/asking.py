@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -27,6 +28,9 @@ PACKAGES = (
     *("megatron-core", "torchtitan", "lightning", "optimum-habana", "habana-torch-plugin", "torch-xla", "ezpz", "ezpz-ai"),
     *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-resiliency-ext", "packaging", "pyyaml", "psutil"),
 )
+MOST_DEVICES = 1024
+# name, MiB, driver; what the device or the driver does not tell stands in brackets: [N/A].
+_SMI = re.compile(r"([!-+\--~][ -+\--~]{0,100}), (\d{1,9}|\[[ -~]{1,40}\]), (\d{1,4}(?:\.\d{1,4}){0,3}|\[[ -~]{1,40}\])", re.ASCII)
 
 
 def interpreter(wanted: str | None) -> tuple[str, str]:
@@ -128,10 +132,10 @@ def ask_nvidia_smi() -> Asked | None:
 
 
 def nvidia_smi_told(asked: Asked, seconds: float) -> tuple[list[tuple[str, int | None]], str | None]:
-    """(name, memory in bytes) of each device, and the driver's version."""
+    """(name, memory in bytes) of each device, and the driver's version; nothing of a run that failed or did not end."""
     out, _ = asked.answer(seconds)
-    rows = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
-    rows = [row for row in rows if len(row) == 3]
-    devices = [(name, int(mib) * 2**20 if mib.isdecimal() and len(mib) < 12 else None) for name, mib, _ in rows]
-    driver = next((row[2] for row in rows if row[2][:1].isdecimal()), None)
-    return devices, driver
+    if not asked.finished or asked.returncode != 0:
+        return [], None
+    rows = [match for line in out.splitlines()[:MOST_DEVICES] if (match := _SMI.fullmatch(line.strip()))]
+    devices = [(row[1], int(row[2]) * 2**20 if row[2].isdecimal() else None) for row in rows]
+    return devices, next((row[3] for row in rows if row[3][0] != "["), None)

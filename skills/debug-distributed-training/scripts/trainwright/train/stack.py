@@ -138,12 +138,17 @@ def _backends(torch: Any) -> list[str]:
     return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available", lambda: False)()]
 
 
+def _on_disk(place: str) -> bool:
+    return os.path.isdir(place) or os.path.isfile(place)
+
+
 def main(arguments: list[str]) -> None:
     names = [name for name in arguments if not name.startswith("--")]
     for seconds in (name[len(WITHIN) :] for name in arguments if name.startswith(WITHIN)):
         signal.alarm(int(seconds))  # it ends by itself where whoever asked was killed and cannot end it
     here = os.path.dirname(os.path.realpath(__file__))
-    sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here]  # its neighbours must not shadow packages
+    # Its neighbours must not shadow packages; a device on the path (/dev/zero) would be read as an archive, without end.
+    sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here and _on_disk(place or ".")]
     answer = packages(names)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:  # no process that torch starts inherits it
         os.dup2(2, 1)

@@ -34,7 +34,7 @@ def create(run_dir: str, force: bool) -> Path:
     check(run_dir, force)
     folder = Path(run_dir)
     try:
-        for name in _OURS if folder.exists() else ():
+        for name in _OURS if os.path.exists(folder) else ():
             _remove(folder / name)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=force)
