@@ -20,6 +20,7 @@ CALLS = {
     "advise": ["--model", "MODEL", "--devices", "4", "--memory", "1GiB"],
     "launch": ["--help"],
     "diagnose": ["."],
+    "doctor": ["--from", "MODEL"],
     "demo": ["--help"],
     "skills": ["--help"],
 }

@@ -358,15 +358,14 @@ class Draft:
             self.model_file(path)
 
     def model_file(self, path: str) -> None:
-        if not importlib.util.find_spec("trainwright.model"):
-            return
-        from trainwright.check.model_files import facts_of_model
+        if importlib.util.find_spec("trainwright.model"):
+            from trainwright.check.model_files import facts_of_model
 
-        try:
-            for name, value in facts_of_model(path).items():
-                self.know(name, value or None, path)
-        except UserError as problem:
-            self.gatherer.report.skip(path, str(problem))
+            try:
+                for name, value in facts_of_model(path).items():
+                    self.know(name, value or None, path)
+            except UserError as problem:
+                self.gatherer.report.skip(path, str(problem))
 
     # --- other tools' files -------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ _PAIRS = (
     (("optimizer", "params", "weight_decay"), "weight_decay"),
     (("scheduler", "params", "warmup_max_lr"), "learning_rate"),
 )
-_SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts|LROnPlateau)|get_\w*schedule\w*)\b")
+SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts|LROnPlateau)|get_\w*schedule\w*)\b")
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 
@@ -178,7 +178,7 @@ def made_in_file_and_in_code(config: DeepSpeedConfig) -> Iterator[Hit]:
         {"optimizer": "accelerate.utils.DummyOptim", "trainer": false}
     """
     name, context = config.context.optimizer, config.context
-    if config.fills_auto and config.has("scheduler") and (made := _SCHEDULER.search(context.call or "")):
+    if config.fills_auto and config.has("scheduler") and (made := SCHEDULER.search(context.call or "")):
         yield hit(config, ("scheduler",), f"in the file, and {made[0]} in the code: prepare() stops", fix=Fix({"scheduler": None}))
     by_accelerate = config.fills_auto and context.trainer is False
     if by_accelerate and name and config.has("optimizer") and not name.rpartition(".")[2].startswith("Dummy"):

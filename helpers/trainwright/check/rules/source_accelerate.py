@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trainwright.check.rules.deepspeed_trainer import SCHEDULER
 from trainwright.check.source.module import Call
 from trainwright.check.source.program import Program, text_of
 from trainwright.check.source.values import UNKNOWN, Symbol
@@ -293,7 +294,7 @@ def code_the_launched_strategy_refuses(program: Program) -> Iterator[Hit]:
     if program.sharding == "megatron":
         yield from _megatron(program)
     for deepspeed in program.job.deepspeed if program.sharding == "deepspeed" else ():
-        if deepspeed.has("scheduler"):
+        if deepspeed.has("scheduler") and not SCHEDULER.search(program.context.call or ""):  # else the DeepSpeed file's rules tell it
             for node, made in _schedulers(program):
                 message = f"{made}() in the code, and a scheduler in {deepspeed.document.path}: prepare() stops; use a DummyScheduler"
                 yield Hit(message, program.at(node), "scheduler", fails_at="first step")
@@ -325,6 +326,8 @@ def _schedulers(program: Program) -> Iterator[tuple[ast.expr, str]]:
 def _megatron(program: Program) -> Iterator[Hit]:
     for node, last in _schedulers(program):
         yield Hit(f"{last}() under Megatron-LM: hand prepare() a MegatronLMDummyScheduler", program.at(node), last)
+    if program.context.optimizer:  # the config file's rules tell it
+        return
     for node, made in _prepared_objects(program):
         last = made.rpartition(".")[2]
         if made.startswith("torch.optim.") and "lr_scheduler" not in made and not re.search("adam|sgd", last, re.IGNORECASE):
