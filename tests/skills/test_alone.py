@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shutil
 import subprocess
@@ -15,24 +16,36 @@ from trainwright.cli import COMMANDS
 from trainwright.rules import load_all
 
 STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
+BACKENDS, CODE = "distributed-training-backends", "training-code-checks"
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
 JSON_CALLS = {
     (STRATEGY, "estimate"): (JOB, 0),
     (STRATEGY, "advise"): ([*JOB, "--memory", "80GiB"], 0),
-    (STRATEGY, "check"): ([TYPO], 1),
     (STRATEGY, "explain"): (["ADV001"], 0),
     (STRATEGY, "rules"): ([], 0),
+    (BACKENDS, "check"): ([TYPO], 1),
+    (BACKENDS, "explain"): (["ACC001"], 0),
+    (BACKENDS, "rules"): ([], 0),
+    (CODE, "check"): (["evals/files/hang.py"], 1),
+    (CODE, "explain"): (["SRC001"], 0),
+    (CODE, "rules"): ([], 0),
     (RUN, "launch"): (["--model", MODEL, "--backend-config", TYPO, "--run-dir", "out", "--nproc", "2"], 2),
     (DEBUG, "diagnose"): (["evals/files/run-oom/rank0.jsonl"], 1),
     (DEBUG, "doctor"): ([], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
 }
-_CONFIGS = ("check.rules.accelerate", "check.rules.accelerate_fsdp", "check.rules.documents")
 _ENVIRONMENTS = ("check.rules.environment", "check.rules.environment_variables")
-RULES = {STRATEGY: (*_CONFIGS, "advise.rules."), DEBUG: ("diagnose.rules.", *_ENVIRONMENTS)}  # what a skill carries
+_BOTH = ("check.rules.documents", "check.rules.job*")
+RULES = {  # what a skill carries, as patterns of modules
+    STRATEGY: ("advise.rules.*",),
+    BACKENDS: (*_BOTH, "check.rules.accelerate*", "check.rules.deepspeed*", "check.rules.fsdp", "check.rules.quantization"),
+    CODE: (*_BOTH, "check.rules.source*", "check.rules.arguments", "check.rules.megatron"),
+    DEBUG: ("diagnose.rules.*", *_ENVIRONMENTS),
+}
+WITHOUT = {BACKENDS: "check.rules.accelerate_model"}  # it needs the models, which that skill does not read
 
 
 @pytest.fixture(scope="module", params=["as it is", "without _ files"])
@@ -54,12 +67,12 @@ def python(alone: Path, *arguments: str, with_yaml: bool = True) -> subprocess.C
 
 
 def own_rules(skill: str) -> set[str]:
-    """The codes of the rules that a skill carries; a name that ends in a dot stands for all modules below it."""
+    """The codes of the rules that a skill carries."""
     modules = {code: rule.find.__module__.removeprefix("trainwright.") for code, rule in load_all().items()}
     return {
         code
         for code, module in modules.items()
-        if any(module == one or (one[-1] == "." and module.startswith(one)) for one in RULES[skill])
+        if module != WITHOUT.get(skill) and any(fnmatch.fnmatchcase(module, pattern) for pattern in RULES[skill])
     }
 
 
@@ -81,7 +94,7 @@ def test_json_inputs_need_no_package(copies: Path, skill: str, name: str, with_y
 
 
 def test_yaml_inputs(copies: Path) -> None:
-    done = run(copies / STRATEGY, "check", RIGHT, "--model", MODEL, "--world-size", "8", "--device", "cuda")
+    done = run(copies / BACKENDS, "check", "evals/files/fsdp2.yaml", "--world-size", "8", "--device", "cuda")
     assert (done.returncode, done.stderr) == (0, "")
     done = run(copies / RUN, "launch", "--model", MODEL, "--backend-config", RIGHT, "--run-dir", "out")
     assert done.returncode == 0, done.stderr
@@ -90,7 +103,7 @@ def test_yaml_inputs(copies: Path) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_yaml_without_pyyaml_is_3_with_the_line_to_type(copies: Path, form: str) -> None:
-    done = run(copies / STRATEGY, "check", RIGHT, "--format", form, with_yaml=False)
+    done = run(copies / BACKENDS, "check", "evals/files/fsdp2.yaml", "--format", form, with_yaml=False)
     assert done.returncode == 3 and "pip install pyyaml" in done.stdout + done.stderr
     assert done.stderr.count("\n") <= 1 and "Traceback" not in done.stderr
 
@@ -99,10 +112,28 @@ def test_the_strategy_is_written_and_read_again(copies: Path, tmp_path: Path) ->
     written = tmp_path / "chosen.yaml"
     done = run(copies / STRATEGY, "advise", *JOB, "--memory", "80GiB", "--emit", str(written))
     assert done.returncode == 0, done.stderr
-    done = run(copies / STRATEGY, "check", str(written), "--model", MODEL, "--world-size", "8", "--device", "cuda", "--fail-on", "info")
+    done = run(copies / BACKENDS, "check", str(written), "--world-size", "8", "--device", "cuda", "--fail-on", "info")
     assert done.returncode == 0, done.stdout
     done = run(copies / RUN, "launch", "--model", MODEL, "--backend-config", str(written), "--device", "cuda", "--run-dir", "out")
     assert done.returncode == 0 and "--nproc-per-node 8" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("skill", [BACKENDS, CODE])
+def test_what_a_copy_of_check_does_not_do_is_not_in_its_help_and_told_when_asked(copies: Path, skill: str) -> None:
+    text = run(copies / skill, "check", "--help").stdout
+    assert "--show-effective" in text and not [name for name in ("--fix", "--convert", "--schema", "--model", "sarif") if name in text]
+    done = run(copies / skill, "check", TYPO, "--fix")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "the installed package" in done.stderr
+
+
+def test_a_copy_says_which_rules_it_does_not_hold(copies: Path) -> None:
+    """Nothing found without a rule is no verdict."""
+    config = str(copies / BACKENDS / TYPO)
+    done = json.loads(run(copies / CODE, "check", config, "--format", "json").stdout)
+    assert {"what": "Accelerate files", "reason": "this copy holds no rules on them"} in done["not_checked"]
+    source = str(copies / CODE / "evals/files/hang.py")
+    done = json.loads(run(copies / BACKENDS, "check", source, config, "--format", "json").stdout)
+    assert {"what": source, "reason": "this copy judges no Python sources"} in done["not_checked"]
 
 
 @pytest.mark.parametrize("skill", SKILLS)

@@ -24,7 +24,8 @@ def library(root: Path, skill: str) -> dict[str, str]:
 
 def asked_first(tree: ast.AST) -> set[ast.AST]:
     """The nodes under an `if` that asks whether a module is there."""
-    tests = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "importable('trainwright." in ast.unparse(node.test)]
+    asking = ("importable('trainwright.", "find_spec('trainwright.")
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.If) and any(call in ast.unparse(node.test) for call in asking)]
     return {inner for test in tests for statement in test.body for inner in ast.walk(statement)}
 
 

@@ -14,12 +14,12 @@ from trainwright.check.subject import DEVICES, Context
 from trainwright.errors import Exit, UserError
 from trainwright.report import Report
 
-FORMATS = ("text", "json", "sarif")
+FORMATS = ("text", "json", "sarif") if importlib.util.find_spec("trainwright.sarif") else ("text", "json")
 EXAMPLES = """examples:
   trainwright check accelerate.yaml --world-size 4 --model config.json --device cuda
   trainwright check job.sbatch      the files that it names are judged with it
   trainwright check --cli "accelerate launch --config_file a.yaml train.py --bf16"
-  trainwright check a.yaml --convert fsdp2 --emit b.yaml"""
+  trainwright check a.yaml --show-effective"""
 DIALECTS = (
     "accelerate",
     "deepspeed",
@@ -51,8 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     facts.add_argument("--context", metavar="FILE", help="facts as YAML or JSON (see check-context.md)")
     facts.add_argument("--world-size", type=_ranks, metavar="N", help="ranks of the job, on all machines")
     facts.add_argument("--gpus-per-node", type=_ranks, metavar="N", help="devices of one machine")
-    facts.add_argument("--model", metavar="CONFIG", help="the model's Hugging Face config.json")
-    facts.add_argument("--hardware", metavar="NAME", help="what one device is: a100-80gb, h100-sxm ...")
+    model = [
+        facts.add_argument("--model", metavar="CONFIG", help="the model's Hugging Face config.json"),
+        facts.add_argument("--hardware", metavar="NAME", help="what one device is: a100-80gb, h100-sxm ..."),
+    ]
+    _only_with("trainwright.model", model)
     facts.add_argument("--device", choices=DEVICES, help="what the job's machines compute on")
     for package in PACKAGES:
         facts.add_argument(f"--{package}", metavar="V", help="the job's release of it")
@@ -62,16 +65,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_actions(parser: argparse.ArgumentParser) -> None:
     acts = parser.add_argument_group("mend, convert, adopt")
     way = acts.add_mutually_exclusive_group()
-    way.add_argument("--diff", action="store_true", help="show what --fix would change")
-    way.add_argument("--fix", action="store_true", help="apply the safe fixes to the files named")
-    way.add_argument(
-        "--convert", choices=("fsdp2", "deepspeed", "accelerate"), metavar="KIND", help="the same job as fsdp2, deepspeed or accelerate"
-    )
-    way.add_argument("--schema", nargs="?", const="", metavar="NAME", help="a JSON Schema, NAME or NAME@RELEASE; none: the list")
-    acts.add_argument("--emit", metavar="FILE", help="write what --convert or --schema makes to FILE")
-    acts.add_argument("--check-imports", action="store_true", help="which packages the configs need")
-    acts.add_argument("--baseline", metavar="FILE", help="put aside the findings that FILE knows")
-    acts.add_argument("--write-baseline", metavar="F", help="write the findings to FILE for that")
+    kinds = ("fsdp2", "deepspeed", "accelerate")
+    options = [
+        way.add_argument("--diff", action="store_true", help="show what --fix would change"),
+        way.add_argument("--fix", action="store_true", help="apply the safe fixes to the files named"),
+        way.add_argument("--convert", choices=kinds, metavar="KIND", help=f"the same job as {', '.join(kinds[:2])} or {kinds[2]}"),
+        way.add_argument("--schema", nargs="?", const="", metavar="NAME", help="a JSON Schema, NAME or NAME@RELEASE; none: the list"),
+        acts.add_argument("--emit", metavar="FILE", help="write what --convert or --schema makes to FILE"),
+        acts.add_argument("--check-imports", action="store_true", help="which packages the configs need"),
+        acts.add_argument("--baseline", metavar="FILE", help="put aside the findings that FILE knows"),
+        acts.add_argument("--write-baseline", metavar="F", help="write the findings to FILE for that"),
+    ]
+    _only_with("trainwright.check.actions", options)
+
+
+def _only_with(module: str, options: list[argparse.Action]) -> None:
+    """The help of a copy that lacks a module leaves out what needs it; typed all the same, it is told who has it."""
+    for option in options if not importlib.util.find_spec(module) else ():
+        option.help = argparse.SUPPRESS
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -107,7 +118,7 @@ def _actions() -> Any:
         from trainwright.check import actions
 
         return actions
-    raise UserError("this copy judges files and does nothing else with them; the skill distributed-training-backends does")
+    raise UserError("this copy judges files and does nothing else with them; the repository and the installed package do")
 
 
 def _paths(options: argparse.Namespace, report: Report) -> list[str]:

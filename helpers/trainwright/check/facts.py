@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+# Learning-rate schedulers of torch, Transformers and diffusers by name, but for those that stand for a file's.
+SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts|LROnPlateau)|get_\w*schedule\w*)\b")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -144,10 +145,12 @@ def _refused(path: str, text: str, kind: str, problem: DocumentError) -> Loaded:
 
 
 def _source(path: str) -> Loaded:
-    from trainwright.check.source.parse import read_source
+    if importlib.util.find_spec("trainwright.check.source"):  # a skill on config files does not hold it
+        from trainwright.check.source.parse import read_source
 
-    text, tree = read_source(path)
-    return Loaded(path, "python", tree=tree, text=text)
+        text, tree = read_source(path)
+        return Loaded(path, "python", tree=tree, text=text)
+    return Loaded(path, "python", text=read_text(path, MAX_TEXT["yaml"]))
 
 
 def find(target: str, referrer: str, folder: str = "") -> tuple[str, bool] | None:

@@ -203,6 +203,8 @@ class Draft:
             self._script(loaded)
         elif loaded.tree:
             self._source(loaded, loaded.tree, depth, folder)
+        elif loaded.dialect == "python":
+            self.gatherer.report.skip(loaded.path, "this copy judges no Python sources")
         elif document is not None:
             if loaded.problem is None:
                 self.subjects.append(document)
@@ -210,21 +212,22 @@ class Draft:
 
     def _source(self, loaded: files.Loaded, tree: ast.Module, depth: int, folder: str) -> None:
         """A Python source, the facts that it tells, and the DeepSpeed configs that it names or holds."""
-        from trainwright.check.source import facts
-        from trainwright.check.source.module import take_apart
+        if importlib.util.find_spec("trainwright.check.source"):
+            from trainwright.check.source import facts
+            from trainwright.check.source.module import take_apart
 
-        module = take_apart(tree)
-        for name, value in facts.facts_of(module):
-            self.know(name, value, loaded.path)
-        self.subjects.append(Source(loaded.path, loaded.text, tree, self.context))
-        for reference in facts.references_of(module):
-            if isinstance(reference.target, str):
-                found = self.gatherer.follow(reference.target, loaded.path, folder)
-                if found is not None:
-                    self.add(found, depth + 1, reference.reader, folder)
-            else:
-                document = facts.document_of(reference, loaded.text, loaded.path)
-                self.subjects.append(DeepSpeedConfig(document, document.value, self.context, reference.reader))
+            module = take_apart(tree)
+            for name, value in facts.facts_of(module):
+                self.know(name, value, loaded.path)
+            self.subjects.append(Source(loaded.path, loaded.text, tree, self.context))
+            for reference in facts.references_of(module):
+                if isinstance(reference.target, str):
+                    found = self.gatherer.follow(reference.target, loaded.path, folder)
+                    if found is not None:
+                        self.add(found, depth + 1, reference.reader, folder)
+                else:
+                    document = facts.document_of(reference, loaded.text, loaded.path)
+                    self.subjects.append(DeepSpeedConfig(document, document.value, self.context, reference.reader))
 
     def _document(self, loaded: files.Loaded, document: Document, depth: int, reader: str, folder: str) -> None:
         if loaded.dialect in ("accelerate", "sagemaker"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,14 @@ MODULES: dict[type, str] = {
     Source: "source",
     Job: "job",
 }
+_NAMES = {
+    "accelerate": "Accelerate files",
+    "deepspeed": "DeepSpeed configs",
+    "arguments": "TrainingArguments",
+    "fsdp": "FSDP blocks",
+    "megatron": "Megatron-LM's arguments",
+    "quantization": "quantization configs",
+}
 
 
 def judge(
@@ -67,6 +76,7 @@ def judge(
             for finding in findings:
                 _count(gathered.rows, finding)
         jobs.append((job, subjects))
+    _not_held(report, jobs)
     _unknown(report, jobs)
     report.data = {"files": list(gathered.rows.values()), "context": context_json(context)}
     _outcome(report)
@@ -78,10 +88,12 @@ def _programs(job: Job, report: Report) -> list[Any]:
     context = job.context
     if not (job.sources or context.call or context.ddp_kwargs or context.training_args or context.device_map):
         return []
-    load_all("check", "source*")
-    from trainwright.check.source.program import programs
+    if importlib.util.find_spec("trainwright.check.source"):  # a skill on config files does not hold it
+        from trainwright.check.source.program import programs
 
-    return programs(job, report)
+        load_all("check", "source*")
+        return programs(job, report)
+    return []
 
 
 def findings_of(subject: Any) -> list[Finding]:
@@ -90,6 +102,14 @@ def findings_of(subject: Any) -> list[Finding]:
     if module is not None:
         load_all("check", f"{module}*")
     return check_all(subject)
+
+
+def _not_held(report: Report, jobs: list[tuple[Job, list[Any]]]) -> None:
+    """A skill holds the rules of some kinds of files: of the others nothing is found, which does not mean that they are right."""
+    kinds = {MODULES[type(s)] for job, subjects in jobs for s in [*subjects, job] if type(s) in MODULES and type(s) is not Source}
+    for module in sorted(kinds):
+        if not importlib.util.find_spec(f"trainwright.check.rules.{module}"):
+            report.skip(_NAMES.get(module, module), "this copy holds no rules on them")
 
 
 def _placed(subject: Any) -> Callable[[Finding], Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainwright.check.deepspeed_file import is_on
-from trainwright.check.facts import table
+from trainwright.check.facts import SCHEDULER, table
 from trainwright.check.rules.deepspeed import hit
 from trainwright.check.subject import DeepSpeedConfig
 from trainwright.emit.accelerate_file import shown
@@ -24,7 +24,6 @@ _PAIRS = (
     (("optimizer", "params", "weight_decay"), "weight_decay"),
     (("scheduler", "params", "warmup_max_lr"), "learning_rate"),
 )
-SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts|LROnPlateau)|get_\w*schedule\w*)\b")
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainwright.check.rules.deepspeed_trainer import SCHEDULER
+from trainwright.check.facts import SCHEDULER
 from trainwright.check.source.module import Call
 from trainwright.check.source.program import Program, text_of
 from trainwright.check.source.values import UNKNOWN, Symbol

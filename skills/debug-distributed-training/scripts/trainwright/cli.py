@@ -7,14 +7,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from trainwright.errors import Exit, UserError
-from trainwright.output import write_text
 from trainwright.report import Finding, Location, Report, Severity, printable
 from trainwright.version import VERSION
 
@@ -30,12 +28,18 @@ class Command:
     extras: tuple[str, ...] = ()
 
 
-_STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
-_JUDGING = (_STRATEGY, _DEBUG)  # the skills that carry rules
+_STRATEGY, _BACKENDS, _CODE, _RUN, _DEBUG = (
+    "distributed-strategy",
+    "distributed-training-backends",
+    "training-code-checks",
+    "run-distributed-training",
+    "debug-distributed-training",
+)
+_JUDGING = (_STRATEGY, _BACKENDS, _CODE, _DEBUG)  # the skills that carry rules
 COMMANDS = {
     command.name: command
     for command in (
-        Command("check", "trainwright.check.command", "are these config files right, judged together as one job", (_STRATEGY,)),
+        Command("check", "trainwright.check.command", "are these config files right, judged together as one job", (_BACKENDS, _CODE)),
         Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _JUDGING),
         Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _JUDGING),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),
@@ -117,6 +121,8 @@ def _run(command: Command, arguments: list[str]) -> int:
         report = _answer(command, face, options)
         code = report.outcome(options.fail_on)
         _emit(report, options)
+        for note in report.notes if not options.quiet else []:
+            _say(f"trainwright {command.name}: {note}")
     except SystemExit as stop:  # argparse: --help is 0, a usage error 2
         return int(stop.code or 0)
     except UserError as problem:
@@ -131,12 +137,12 @@ def _run(command: Command, arguments: list[str]) -> int:
 
 
 def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
-    """The face's report; with --format json a user's mistake becomes a report too."""
+    """The face's report; with --format json or sarif a user's mistake becomes a report too."""
     try:
         report: Report = face.run(options)
         return report
     except UserError as problem:
-        if options.format != "json":
+        if options.format == "text":
             raise
         _say(f"trainwright {command.name}: {problem}")
         where: Location | None = getattr(problem, "where", None)
@@ -151,17 +157,36 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message.replace("\n", " "))[:500])
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for each argument, and asks shutil for the width each time, whose import costs more than the parsing."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_width())
+
+
+def _width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns[:6]) > 0:
+        return max(int(columns[:6]) - 2, 20)
+    try:
+        return max(os.get_terminal_size(sys.__stdout__.fileno()).columns - 2, 20)  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):
+        return 78
+
+
 def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=f"trainwright {command.name}",
         description=command.summary,
         epilog=f"{getattr(face, 'EXAMPLES', '').strip()}\n\n{EXIT_CODES}".strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     face.add_arguments(parser)
     common = parser.add_argument_group("report")
-    common.add_argument("--format", choices=("text", "json"), default="text", help="text for people, json for programs (default text)")
+    formats = vars(face).get("FORMATS", ("text", "json"))
+    about = "text for people, json for programs" if "sarif" not in formats else "for people, programs, code scanning"
+    common.add_argument("--format", choices=formats, default="text", help=f"{about} (default text)")
     common.add_argument("--output", metavar="FILE", default="-", help="write the whole report to FILE instead of stdout (-)")
     common.add_argument("--limit", type=_limit, metavar="N", default=20, help="show at most N findings, 0 for all (default 20)")
     common.add_argument(
@@ -186,8 +211,13 @@ def _fail_on(text: str) -> Severity | None:
 
 def _emit(report: Report, options: argparse.Namespace) -> None:
     limit = options.limit if options.output == "-" else 0
-    text = report.to_json(options.fail_on, limit) if options.format == "json" else report.to_text(limit, options.quiet)
+    text = _text(report, options, limit)
     html = getattr(options, "html", None)
+    if options.output == "-" and not (html and report.page):
+        _show(text)
+        return
+    from trainwright.output import write_text
+
     if html and report.page:
         write_text(html, report.page)
     if options.output == "-":
@@ -196,6 +226,14 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
     write_text(options.output, text)
     if not options.quiet:
         _say(f"trainwright {report.command}: wrote {options.output}")
+
+
+def _text(report: Report, options: argparse.Namespace, limit: int) -> str:
+    if options.format == "sarif" and importlib.util.find_spec("trainwright.sarif"):  # only a skill with a command that offers it holds it
+        from trainwright.sarif import to_sarif
+
+        return to_sarif(report, int(report.outcome(options.fail_on)))
+    return report.to_json(options.fail_on, limit) if options.format == "json" else report.to_text(limit, options.quiet)
 
 
 def _show(text: str) -> None:
@@ -218,6 +256,8 @@ def _drop(stream: TextIO) -> None:
 
 
 def _fault(command: Command, fault: Exception) -> int:
+    import traceback
+
     try:
         os.getcwd()
     except OSError:

@@ -332,7 +332,7 @@ def _scan_yaml(text: str) -> Iterator[Place]:
         seen: set[Any] = set()
         if isinstance(node, yaml.MappingNode):
             for key_node, value_node in node.value:
-                key = _yaml_key(key_node)
+                key = yaml_key(key_node)
                 merge = key_node.tag == "tag:yaml.org,2002:merge"  # may stand twice: each is merged
                 yield (*path, key), *_yaml_place(key_node), key in seen and not merge
                 seen.add(key)
@@ -347,7 +347,7 @@ def _yaml_place(node: Any) -> tuple[int, int]:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-def _yaml_key(node: Any) -> Any:
+def yaml_key(node: Any) -> Any:
     import yaml
 
     if node.tag in {f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "value")}:

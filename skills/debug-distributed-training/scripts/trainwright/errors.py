@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 import sys
 
-from trainwright.interpreters import same_command
-
 
 class Exit(enum.IntEnum):
     """What a command's exit code means; the lower-case name is `status` in a JSON report."""
@@ -35,6 +33,8 @@ class MissingPackageError(UserError):
 
     def __init__(self, package: str, purpose: str, requirement: str = "") -> None:
         pip = f"{sys.executable} -m pip install {requirement or package}"
+        from trainwright.interpreters import same_command
+
         other = same_command({"PyYAML": "yaml"}.get(package, package))
         hint = f"run it with a Python that has it: {other}" if other else f"install it: {pip}"
         super().__init__(f"{purpose} needs the package {package}, which {sys.executable} does not have; {hint}")

@@ -11,10 +11,11 @@ from pathlib import Path
 from trainwright.errors import UserError
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_text(path: str | Path, text: str, keep_mode: bool = False) -> None:
     """Write `text` (UTF-8) to a temporary file beside `path`, then rename it into place.
 
-    A device or a pipe (/dev/null, /dev/stdout) is written to, never replaced; a link is followed.
+    With `keep_mode` the permissions of the file that is replaced stay. A device or a pipe (/dev/null, /dev/stdout) is written to,
+    never replaced; a link is followed.
     Raises UserError when the folder is missing, not writable, or the disk is full.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
@@ -32,6 +33,10 @@ def write_text(path: str | Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if keep_mode and target.exists():
+            import shutil
+
+            shutil.copymode(target, partial)
         os.replace(partial, target)
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror or problem}; name a writable place") from None

@@ -105,7 +105,7 @@ class Report:
 
     `text` holds the lines a person reads before the findings; `data` the same for a program.
     `summary` opens the last line ("2 files judged"), which is left out where it and the findings are empty.
-    `exit` is set by a command whose job failed; else it follows from the findings.
+    `notes` go to stderr, where `text` is a file of its own. `exit` is set by a command whose job failed; else it follows from the findings.
     """
 
     command: str
@@ -117,6 +117,7 @@ class Report:
     summary: str = ""
     exit: Exit | None = None
     page: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def infer(self, name: str, value: Any, source: str) -> None:
         """Record a value that was not given but read or derived, and from where."""

@@ -101,10 +101,16 @@ def check_all(subject: Any) -> list[Finding]:
     return [finding for r in rules for finding in r.judge(subject)]
 
 
-def load_all(package: str = "*") -> dict[str, Rule]:
-    """Import every rule module (`PACKAGE/rules/*.py`) of this copy of the library; the registry by code."""
+_LOADED: set[tuple[str, str]] = set()
+
+
+def load_all(package: str = "*", modules: str = "*") -> dict[str, Rule]:
+    """Import the rule modules (`PACKAGE/rules/MODULES.py`) of this copy of the library; the registry by code."""
+    if (package, modules) in _LOADED:
+        return dict(sorted(_REGISTRY.items()))
+    _LOADED.add((package, modules))
     for root in map(Path, trainwright.__path__):
-        for file in sorted(root.glob(f"{package}/rules/*.py")):
+        for file in sorted(root.glob(f"{package}/rules/{modules}.py")):
             if file.stem != "__init__":
                 importlib.import_module(".".join(("trainwright", *file.relative_to(root).with_suffix("").parts)))
     return dict(sorted(_REGISTRY.items()))

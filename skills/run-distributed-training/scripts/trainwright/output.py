@@ -10,7 +10,7 @@ from pathlib import Path
 from trainwright.errors import UserError
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_text(path: str | Path, text: str, keep_mode: bool = False) -> None:
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         _write_through(Path(path), text)
         return
@@ -25,6 +25,10 @@ def write_text(path: str | Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if keep_mode and target.exists():
+            import shutil
+
+            shutil.copymode(target, partial)
         os.replace(partial, target)
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror or problem}; name a writable place") from None

@@ -106,6 +106,7 @@ class Report:
     summary: str = ""
     exit: Exit | None = None
     page: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def infer(self, name: str, value: Any, source: str) -> None:
         self.inferred.append({"name": name, "value": value, "source": source})

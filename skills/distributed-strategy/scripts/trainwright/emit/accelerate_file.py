@@ -7,7 +7,6 @@ FullyShardedDataParallelPlugin makes of those (utils/dataclasses.py). Keys and c
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -149,7 +148,8 @@ class AccelerateFile:
     def _read_flags(self) -> list[str]:
         """The flags whose values reach a conversion, given the others."""
         wanted = ["compute_environment", "distributed_type", "gpu_ids"]
-        wanted += [] if self.kind == "XLA" else ["mixed_precision", "dynamo_backend"]
+        wanted += [] if self.kind == "XLA" else ["mixed_precision"]
+        wanted += [] if self.kind in ("XLA", "DEEPSPEED") else ["dynamo_backend"]  # that launcher does not touch it
         if not self.uses_fsdp:
             return wanted
         wanted += ["fsdp_version", "fsdp_auto_wrap_policy", "fsdp_offload_params", "fsdp_state_dict_type", "fsdp_backward_prefetch"]
@@ -216,9 +216,19 @@ def nearest(word: Any, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     """The choice that `word` looks most like, whatever its case."""
     if len(str(word)) > LONGEST_WORD:
         return None
+    import difflib
+
     by_upper = {choice.upper(): choice for choice in choices}
     found = difflib.get_close_matches(str(word).upper(), by_upper, n=1, cutoff=cutoff)
     return by_upper[found[0]] if found else None
+
+
+def is_close(word: str, other: str) -> bool:
+    """Whether a word can only be a slip of the pen for another: the case, a letter or two of many, or its beginning."""
+    import difflib
+
+    one, two = word.lower(), other.lower()
+    return two.startswith(one) or difflib.SequenceMatcher(None, one, two).ratio() >= 0.88
 
 
 def distributed_type(value: Any) -> str:

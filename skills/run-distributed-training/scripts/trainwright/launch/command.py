@@ -31,7 +31,7 @@ examples:
   trainwright launch --model config.json --backend-config fsdp.yaml --run-dir out/run1 --memory-cap 300MiB --execute"""
 
 DIAGNOSE_SKILL = "debug-distributed-training"
-CHECK_SKILL = "distributed-strategy"
+CHECK_SKILL = "distributed-training-backends"
 STATES_BYTES = 16
 _MOST_ENDS = 8
 

@@ -1,0 +1,22 @@
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def main(dataset, model, epochs=3):
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(model.cuda(), device_ids=[rank])
+    loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=True), batch_size=8)
+    for epoch in range(epochs):
+        for batch in loader:
+            model(batch).sum().backward()
+            torch.cuda.empty_cache()
+        if dist.get_rank() == 0:
+            torch.save(model.module.state_dict(), f"epoch{epoch}.pt")
+            dist.barrier()
+    dist.destroy_process_group()
