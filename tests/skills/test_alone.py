@@ -112,7 +112,7 @@ def test_the_strategy_is_written_and_read_again(copies: Path, tmp_path: Path) ->
     written = tmp_path / "chosen.yaml"
     done = run(copies / STRATEGY, "advise", *JOB, "--memory", "80GiB", "--emit", str(written))
     assert done.returncode == 0, done.stderr
-    done = run(copies / BACKENDS, "check", str(written), "--world-size", "8", "--device", "cuda", "--fail-on", "info")
+    done = run(copies / BACKENDS, "check", str(written), "--world-size", "8", "--device", "cuda", "--fail-on", "warning")
     assert done.returncode == 0, done.stdout
     done = run(copies / RUN, "launch", "--model", MODEL, "--backend-config", str(written), "--device", "cuda", "--run-dir", "out")
     assert done.returncode == 0 and "--nproc-per-node 8" in done.stdout, done.stderr
@@ -130,10 +130,10 @@ def test_a_copy_says_which_rules_it_does_not_hold(copies: Path) -> None:
     """Nothing found without a rule is no verdict."""
     config = str(copies / BACKENDS / TYPO)
     done = json.loads(run(copies / CODE, "check", config, "--format", "json").stdout)
-    assert {"what": "Accelerate files", "reason": "this copy holds no rules on them"} in done["not_checked"]
+    assert {"name": "Accelerate files", "reason": "this copy holds no rules on them"} in done["not_checked"]
     source = str(copies / CODE / "evals/files/hang.py")
     done = json.loads(run(copies / BACKENDS, "check", source, config, "--format", "json").stdout)
-    assert {"what": source, "reason": "this copy judges no Python sources"} in done["not_checked"]
+    assert {"name": source, "reason": "this copy judges no Python sources"} in done["not_checked"]
 
 
 @pytest.mark.parametrize("skill", SKILLS)

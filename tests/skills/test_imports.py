@@ -24,7 +24,7 @@ def library(root: Path, skill: str) -> dict[str, str]:
 
 def asked_first(tree: ast.AST) -> set[ast.AST]:
     """The nodes under an `if` that asks whether a module is there."""
-    asking = ("importable('trainwright.", "find_spec('trainwright.")
+    asking = ("importable('trainwright.", "find_spec('trainwright.", "TYPE_CHECKING")
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.If) and any(call in ast.unparse(node.test) for call in asking)]
     return {inner for test in tests for statement in test.body for inner in ast.walk(statement)}
 
@@ -60,7 +60,7 @@ def test_every_module_of_the_copy_imports_from_the_copy_alone(root: Path, skill:
 def test_nothing_is_carried_that_no_script_reaches(root: Path, skill: str) -> None:
     sources = library(root, skill)
     faces = {f"{c.face.removeprefix('trainwright.').replace('.', '/')}.py" for c in COMMANDS.values() if skill in c.skills}
-    found_by_name = {path for path in sources if "/rules/" in path or path.startswith("train/")}
+    found_by_name = {path for path in sources if "/rules/" in path or path.startswith(("train/", "check/source/"))}
     reached = needed(sources, {"cli.py"} | faces | found_by_name)
     assert {path for path in sources if not path.endswith("__init__.py")} <= reached
 

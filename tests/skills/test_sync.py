@@ -45,7 +45,7 @@ def test_sync_twice_changes_nothing_more(small: Path) -> None:
     "path",
     [
         "scripts/check.py",
-        "skills/distributed-strategy/scripts/check.py",
+        "skills/distributed-strategy/scripts/estimate.py",
         "skills/distributed-strategy/scripts/trainwright/one.py",
         "skills/distributed-strategy/references/strategies.md",
         ".claude-plugin/plugin.json",
@@ -75,18 +75,18 @@ def test_an_edited_source_reaches_its_copies_and_hashes(small: Path) -> None:
 def test_a_command_brings_what_it_imports_and_nothing_else(small: Path) -> None:
     library = small / "helpers/trainwright"
     for path, text in {
-        "check/__init__.py": "",
-        "check/command.py": "from trainwright.check import judge\nfrom trainwright import one\n",
-        "check/judge.py": "",
-        "check/rules/__init__.py": "",
-        "check/rules/late.py": "from trainwright import two\n",
+        "advise/__init__.py": "",
+        "advise/command.py": "from trainwright.advise import judge\nfrom trainwright import one\n",
+        "advise/judge.py": "",
+        "advise/rules/__init__.py": "",
+        "advise/rules/late.py": "from trainwright import two\n",
         "two.py": "",
         "three.py": "",
     }.items():
         (library / path).parent.mkdir(parents=True, exist_ok=True)
         (library / path).write_text(text)
     manifest = small / "skill-manifest.yaml"
-    manifest.write_text(manifest.read_text().replace('["**/*.py"]', "[check/rules/*.py]"))
+    manifest.write_text(manifest.read_text().replace('["**/*.py"]', "[advise/rules/*.py]"))
     sync(small)
     copy = small / "skills/distributed-strategy/scripts/trainwright"
     held = {file.relative_to(copy).as_posix() for file in copy.rglob("*") if file.is_file()}

@@ -6,7 +6,7 @@ accelerator = Accelerator(fsdp_plugin=plugin, mixed_precision="bf16", gradient_a
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.AdamW(model.parameters())
 model, optimizer = accelerator.prepare(model, optimizer)
-for step in range(10):
+for _ in range(10):
     accelerator.backward(model(torch.rand(4, 8)).sum())
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

@@ -15,7 +15,7 @@ from trainwright.report import Report
 
 FORMATS = ("text", "json", "sarif") if importlib.util.find_spec("trainwright.sarif") else ("text", "json")
 EXAMPLES = """examples:
-  trainwright check accelerate.yaml --world-size 4 --model config.json --device cuda
+  trainwright check accelerate.yaml --world-size 4 --device cuda
   trainwright check job.sbatch      the files that it names are judged with it
   trainwright check --cli "accelerate launch --config_file a.yaml train.py --bf16"
   trainwright check a.yaml --show-effective"""
