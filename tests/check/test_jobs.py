@@ -330,3 +330,34 @@ def test_the_arguments_of_a_launch_line_stand_against_its_file(tmp_path: Path, m
     )
     told = judge(["job.sh"], Context()).findings
     assert [(f.rule, f.path) for f in told if f.severity.name == "ERROR"] == [("ACC038", "deepspeed_config.gradient_accumulation_steps")]
+
+
+PREPARES = """import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.Adagrad(model.parameters())
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+"""
+SCHEDULED = '{"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "scheduler": {"type": "WarmupLR", "params": {}}}'
+MEGATRON = "distributed_type: MEGATRON_LM\nnum_processes: 8\nmegatron_lm_config:\n  megatron_lm_context_parallel_size: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "rules"),
+    [
+        (NAMES, {}, ["SRC021"]),
+        (NAMES, {"call": "scheduler = LambdaLR(optimizer, f)"}, ["DS026"]),
+        (MEGATRON, {}, ["SRC021", "SRC021"]),
+        (MEGATRON, {"optimizer": "torch.optim.Adagrad"}, ["ACC033", "SRC021"]),
+    ],
+)
+def test_a_defect_that_file_and_code_both_show_is_told_once(
+    check: Check, tmp_path: Path, config: str, facts: dict[str, str], rules: list[str]
+) -> None:
+    texts = {"a.yaml": config, "train.py": PREPARES, "ds.json": SCHEDULED, "facts.json": json.dumps(facts)}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    _, answer = check("a.yaml", "train.py", "--together", "--context", "facts.json")
+    assert sorted(f["rule"] for f in answer["findings"] if f["rule"] in ("SRC021", "DS026", "ACC033")) == rules

@@ -326,7 +326,7 @@ def _schedulers(program: Program) -> Iterator[tuple[ast.expr, str]]:
 def _megatron(program: Program) -> Iterator[Hit]:
     for node, last in _schedulers(program):
         yield Hit(f"{last}() under Megatron-LM: hand prepare() a MegatronLMDummyScheduler", program.at(node), last)
-    if program.context.optimizer:  # the config file's rules tell it
+    if program.config is not None and program.config.context.optimizer:  # the config file's rules tell it
         return
     for node, made in _prepared_objects(program):
         last = made.rpartition(".")[2]
