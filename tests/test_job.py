@@ -38,7 +38,7 @@ MISTAKES: dict[str, list[Any]] = {
     "steps": [0, 1.5, "12", 2**60],
     "micro_batch": [0, False],
     "seq_len": [1, None],
-    "learning_rate": [0, -1e-3, float("nan"), float("inf"), "1e-3", 10**400],
+    "learning_rate": [0, -1e-3, float("nan"), float("inf"), 1e30, "1e-3", 10**400],
     "seed": [-1, 2**70],
     "memory_cap_bytes": [0, -5, "300MiB", 1.5],
     "track_memory_steps": [-1],

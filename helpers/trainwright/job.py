@@ -207,7 +207,7 @@ def _ranges(job: Job) -> Iterator[str]:
         yield f"world_size {job.world_size!r:.40} is more than {MOST_RANKS} ranks on one host"
     for name in _POSITIVE:
         if (value := getattr(job, name)) is not None and not 0 < value < 1e18:  # NaN and infinity are neither
-            yield f"{name} {value!r:.40} is not a positive number"
+            yield f"{name} {value!r:.40} is {'larger than any job needs' if value >= 1e18 else 'not a positive number'}"
     for name, (low, high) in _SHARES.items():
         if not low <= getattr(job, name) <= high:
             yield f"{name} {getattr(job, name)!r:.40} is not between {low:g} and {high:g}"
