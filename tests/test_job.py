@@ -57,6 +57,15 @@ def test_each_mistake_is_one_line_that_names_the_field(field: str, value: Any) -
     assert field in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("field", ["regime", "variant", "data"])
+def test_what_would_mean_nothing_is_refused(field: str) -> None:
+    """A regime of a text model, and a path beside generated signals, would be passed over in silence."""
+    value, modality = {"regime": ("projector_only", "text"), "variant": ("W2X", "text"), "data": ("/d", "text_image")}[field]
+    with pytest.raises(UserError, match=rf"\b{field}\b"):
+        job(modality=modality, **{field: value})
+    assert getattr(job(modality="text" if field == "data" else "text_ts", **{field: value}), field) == value
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(UserError, match=r"steps 0 is less than 1; seq_len 1 is less than 2; device 'tpu' is not one of"):
         job(steps=0, seq_len=1, device="tpu")

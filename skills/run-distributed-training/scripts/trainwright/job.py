@@ -209,5 +209,9 @@ def _together(job: Job) -> Iterator[str]:
         yield f"global_batch {job.global_batch} is not {product}"
     if job.warmup_steps >= job.last_step and job.warmup_steps:
         yield f"warmup_steps {job.warmup_steps} leave nothing of the {job.last_step} steps"
+    if job.modality == "text" and (job.regime != "e2e" or job.variant):
+        yield "regime and variant are of a projector model, and modality text has none; name another modality"
+    if job.modality != "text" and job.data:
+        yield f"modality {job.modality} draws its own signals and texts; data is for modality text"
     if job.local_sgd_steps and (job.comm_hook != "none" or job.static_graph or job.find_unused_parameters):
         yield "local_sgd_steps shares no gradients, so comm_hook, static_graph and find_unused_parameters mean nothing with it"
