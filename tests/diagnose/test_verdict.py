@@ -279,6 +279,24 @@ def test_nothing_is_guessed(folder: Any, row: Row, last: Row) -> None:
     assert verdicts(folder) == [("insufficient_evidence_need_rank_log", None)]
 
 
+ASKED = {"type": "terminated", "exception": "SIGTERM", "message": "ended by SIGTERM after step 1, which is saved in x"}
+GONE = {"type": "terminated", "exception": "LauncherGone", "message": "the launcher, process 7, is gone"}
+
+
+@pytest.mark.parametrize(("status", "error"), [("failed", ASKED), ("running", GONE)])
+def test_ranks_that_were_ended_from_outside_are_quoted(folder: Any, row: Row, status: str, error: dict[str, str]) -> None:
+    """A signal to one rank ends all; with the launcher gone nobody writes that the run has ended."""
+    for rank in (0, 1):
+        folder.perf(rank, row(1), {"kind": "end", "status": "failed", "steps": 1, "error": error})
+    (finding,) = judged(folder.manifest(status)).findings
+    assert finding.message == f"the job failed after step 1, and no rank failed by itself; ranks 0, 1: {error['message']}"
+
+
+def test_a_run_with_a_rank_that_goes_on_is_no_failure(folder: Any, row: Row) -> None:
+    folder.perf(0, row(1), {"kind": "end", "status": "failed", "steps": 1, "error": GONE}).perf(1, row(1))
+    assert judged(folder.manifest("running")).findings == []
+
+
 def test_torchrun_s_own_end_is_told(folder: Any) -> None:
     folder.manifest("failed", returncode=-9).file("logs/launcher.log", "x\nOSError: libtorch.so: cannot open shared object\n")
     (finding,) = judged(folder).findings

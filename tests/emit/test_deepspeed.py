@@ -57,6 +57,14 @@ def test_every_key_has_one_answer() -> None:
     assert "zero_optimization is what it reads" in left["zero_optimisation"]
 
 
+@pytest.mark.parametrize("key", ["flops_profiler", "tensorboard", "csv_monitor"])
+def test_what_writes_files_elsewhere_stays_behind(key: str) -> None:
+    """A job writes into its own folder alone, whatever its JSON names."""
+    block = {"enabled": True, "output_file": "/elsewhere", "output_path": "/elsewhere"}
+    assert key in {use.key for use in read(**{key: block}).not_applied}
+    assert key not in deepspeed.engine_config(PLAIN | {key: block}, job(), 64, False)
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"zero_optimization": {"stage": 0}}, "ZeRO stage 0 shards nothing"),
     ({"zero_optimization": {}}, "shards nothing"),

@@ -86,11 +86,11 @@ def test_a_deepspeed_json_settles_what_it_names(arguments: list[str], tmp_path: 
 
 
 def test_options_of_the_job_reach_it(arguments: list[str], run_command: Run) -> None:
-    typed = "--global-batch 24 --micro-batch 3 --schedule cosine --warmup-steps 2 --clip-norm 1 --find-unused-parameters --samples 100"
+    typed = "--global-batch 24 --micro-batch 3 --schedule cosine --warmup-steps 2 --clip-norm 1 --whole-gradients --samples 100"
     done = run_command(*arguments, *typed.split(), "--activation-checkpoint-every", "2", "--format", "json")
     job = json.loads(done.stdout)["data"]["job"]
     assert (job["micro_batch"], job["accumulation"], job["clip_norm"], job["schedule"], job["warmup_steps"]) == (3, 4, 1.0, "cosine", 2)
-    assert job["find_unused_parameters"] is True and job["samples"] == 100 and job["activation_checkpoint_every"] == 2
+    assert job["whole_gradients"] is True and job["samples"] == 100 and job["activation_checkpoint_every"] == 2
     local = run_command(*arguments, "--local-sgd-steps", "4")
     assert (
         local.returncode == 2 and "local_sgd_steps averages whole models, and the backend config asks for fsdp_full_shard" in local.stderr
@@ -98,6 +98,11 @@ def test_options_of_the_job_reach_it(arguments: list[str], run_command: Run) -> 
 
 
 MISTAKES = {
+    "--data /no/such": "--data /no/such: there is no such file or folder",
+    "--resume /no/such": "--resume /no/such: there is no such file or folder",
+    "--init-from /no/such": "--init-from /no/such: there is no such file or folder",
+    "--static-graph": "static_graph is an option of DDP, and the backend config asks for fsdp_full_shard",
+    "--model tiny-moe --nproc 3": "experts in a layer, and they cannot be divided by 3 ranks",
     "--global-batch 9 --micro-batch 2": "global batch 9 cannot be divided by 2 ranks x micro_batch 2",
     "--global-batch 9 --micro-batch 2 --accumulation 2": "global_batch 9 is not micro_batch 2 x world_size 2 x accumulation 2 = 8",
     "--schedule step": "invalid choice",

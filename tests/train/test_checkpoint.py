@@ -195,7 +195,7 @@ def test_a_pickle_in_the_place_of_a_tensor_does_not_run(saved: Path, tmp_path: P
     rewritten(
         saved, lambda state: state["tensors"]["model.0.weight"]["chunks"][0].__setitem__(slice(3, 5), [rows["first"], rows["length"]])
     )
-    with pytest.raises(UserError, match="cannot resume from .*load the tensors"):
+    with pytest.raises(UserError, match="cannot resume from .*load the tensors: what lies there is more than tensors, or damaged"):
         checkpoint.resume(str(saved), *made())
     assert not (tmp_path / "ran").exists()
 
@@ -219,6 +219,16 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "no options": lambda s: s.pop("optimizer"),
     "options that are none": lambda s: s.update(optimizer=[{"lr": 1}]),
     "an option of another kind": lambda s: s["optimizer"][0].update(betas=3),
+    "words in an option's pair": lambda s: s["optimizer"][0].update(betas=["a", "b"]),
+    "a pair of three": lambda s: s["optimizer"][0].update(betas=[0.9, 0.9, 0.9]),
+    "a rate that is a word": lambda s: s["optimizer"][0].update(lr="x"),
+    "a rate that is null": lambda s: s["optimizer"][0].update(lr=None),
+    "a rate that is no number": lambda s: s["optimizer"][0].update(eps=float("nan")),
+    "names that are none": lambda s: s["optimizer"][0].update(params=["0.weight", 3, None]),
+    "names that are lists": lambda s: s["optimizer"][0].update(params=[["0.weight"]]),
+    "a state that is missing": lambda s: s["tensors"].pop("optimizer.0.weight.exp_avg"),
+    "a state of complex numbers": lambda s: s["tensors"]["optimizer.0.weight.exp_avg"].update(dtype="complex64"),
+    "a state of bits": lambda s: s["tensors"]["optimizer.0.weight.exp_avg"].update(dtype="bits8"),
     "a state too large": lambda s: s["tensors"].update({"optimizer.0.weight.other": LARGE}),
     "facts that are none": lambda s: s.update(facts=[1]),
 }
@@ -240,6 +250,7 @@ MARKERS = {
     "no step": '{"schema": "trainwright/checkpoint/1"}',
     "a path out": '{"schema":"trainwright/checkpoint/1","step":1,"world_size":1,"files":{"../x":1}}',
     "no state": '{"schema":"trainwright/checkpoint/1","step":1,"world_size":1,"files":{}}',
+    "another step": '{"schema":"trainwright/checkpoint/1","step":3,"world_size":1,"files":{}}',
     "a step that is none": '{"schema":"trainwright/checkpoint/1","step":true,"world_size":1,"files":{}}',
     "a number too long": '{"schema":1,"step":' + "9" * 10**4 + "}",
 }
@@ -250,6 +261,26 @@ def test_a_hostile_marker_is_not_complete(saved: Path, how: str) -> None:
     (saved / "complete.json").write_text(MARKERS[how])
     shelf = stored.look(saved.parent)
     assert shelf.complete == () and len(shelf.incomplete) == 1 and "\n" not in shelf.incomplete[0][1]
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "state.json", "complete.json"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_plain_file_is_not_waited_for(saved: Path, name: str, kind: str) -> None:
+    """A pipe in a file's place is waited for without end by whoever opens it, and a link can lead to /dev/zero; both have 0 bytes."""
+    (saved / name).unlink()
+    os.mkfifo(saved / name) if kind == "pipe" else (saved / name).symlink_to("/dev/zero")
+    if name != "complete.json":
+        marker = json.loads((saved / "complete.json").read_text())
+        (saved / "complete.json").write_text(json.dumps(marker | {"files": marker["files"] | {name: 0}}))
+    with pytest.raises(UserError, match="is no file of its own" if name != "complete.json" else "is incomplete"):
+        checkpoint.resume(str(saved), *made())
+
+
+def test_a_state_beyond_the_bound_is_not_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_MOST_BYTES", (saved / "state.json").stat().st_size - 1)
+    monkeypatch.setattr(stored, "_sha256", lambda path: pytest.fail("it was read"))
+    with pytest.raises(UserError, match=r"state\.json is too large"):
+        checkpoint.resume(str(saved), *made())
 
 
 # --- a full disk ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainwright.errors import UserError
 from trainwright.job import Job
-from trainwright.model import ModelSpec, load_model
+from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
 from trainwright.train import effective as live
 from trainwright.train import parallelize
@@ -22,7 +21,7 @@ from trainwright.train.data import Batch
 from trainwright.train.effective import confirm, effective
 from trainwright.train.local_sgd import LocalSGD
 from trainwright.train.optimizer import gradient_norm
-from trainwright.train.parallelize import applicable, possible
+from trainwright.train.parallelize import applicable
 
 CPU = torch.device("cpu")
 FSDP = Strategy("fsdp", wrap_classes=("LlamaDecoderLayer",))
@@ -124,32 +123,6 @@ def test_a_tied_embedding_cannot_be_a_unit(small: ModelSpec, group: None) -> Non
     with pytest.raises(UserError, match="tied"):
         distribute(tied, Strategy("fsdp", wrap_classes=("LlamaDecoderLayer", "Embedding")))
     assert results(tied, FSDP) == pytest.approx(results(tied, Strategy("single")), rel=1e-6)
-
-
-IMPOSSIBLE: dict[str, tuple[Strategy, dict[str, Any], str]] = {
-    "single on several ranks": (Strategy("single"), {"world_size": 4}, "unconnected models"),
-    "rows that do not divide": (dataclasses.replace(FSDP, replicas=2), {"world_size": 3}, "3 ranks cannot be divided by 2"),
-    "two groups under ZeRO": (Strategy("zero", zero_stage=1), {"world_size": 2, "decay": "matrices"}, "take decay all"),
-    "compiled ZeRO 3": (Strategy("zero", zero_stage=3), {"world_size": 2, "compile": "eager"}, "compile with ZeRO stage 3"),
-}
-
-
-@pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_cannot_be_done_together_is_refused_in_one_line(small: ModelSpec, name: str) -> None:
-    strategy, fields, words = IMPOSSIBLE[name]
-    with pytest.raises(UserError, match=words) as caught:
-        possible(small, strategy, Job("/m", "/c", **fields))
-    assert "\n" not in str(caught.value)
-
-
-def test_experts_have_to_divide_among_the_ranks_that_share_them() -> None:
-    mixture = load_model(str(Path(effective.__code__.co_filename).parents[1] / "models" / "tiny-moe" / "config.json"))
-    experts = next(iter(parallelize._experts(mixture)))
-    possible(mixture, FSDP, Job("/m", "/c", 2))
-    with pytest.raises(UserError, match=f"has {experts} experts in a layer, and they cannot be divided by 3 ranks"):
-        possible(mixture, FSDP, Job("/m", "/c", 3))
-    possible(mixture, Strategy("ddp"), Job("/m", "/c", 3))
-    possible(mixture, dataclasses.replace(FSDP, replicas=3), Job("/m", "/c", 6))
 
 
 def test_local_sgd_is_read_from_its_wrapper(small: ModelSpec, group: None) -> None:

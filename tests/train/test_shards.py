@@ -118,10 +118,20 @@ def test_an_index_names_what_has_to_be_there_and_its_content(tmp_path: Path) -> 
     index.write_text(json.dumps({"shards": [{"name": "a.npy", "sha256": "0" * 64}]}), encoding="utf-8")
     with pytest.raises(UserError, match=r"is not 000000000000\.\.\., which shards\.json says"):
         open_path(str(tmp_path))
+    index.write_text(json.dumps({"shards": [{"name": "a" * 5000}]}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"shard a{200} is missing"):
+        open_path(str(tmp_path))
     for wrong in ({"shards": "a.npy"}, {"shards": [{"name": "../a.npy"}]}, {}):
         index.write_text(json.dumps(wrong), encoding="utf-8")
         with pytest.raises(UserError, match="shards"):
             open_path(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "x/" * 3000])
+def test_a_name_that_no_file_can_have_is_one_line(name: str) -> None:
+    with pytest.raises(UserError, match="there is no such file or folder to train on") as caught:
+        open_path(name)
+    assert len(str(caught.value)) < 300
 
 
 def test_only_regular_files_are_read_and_no_more_than_the_bound(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ OURS = (*BATCH, "gradient_clipping", "optimizer")  # settled between file and jo
 PASSED = (  # to deepspeed.initialize as they stand
     *("zero_optimization", "bf16", "fp16", "torch_autocast", "data_types", "scheduler", "communication_data_type"),
     *("prescale_gradients", "gradient_predivide_factor", "disable_allgather", "checkpoint", "aio", "comms_logger"),
-    *("wall_clock_breakdown", "memory_breakdown", "steps_per_print", "dump_state", "timers", "flops_profiler", "log_level"),
+    *("wall_clock_breakdown", "memory_breakdown", "steps_per_print", "dump_state", "timers", "log_level"),
     *("disable_python_gc", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "seq_parallel_communication_data_type"),
 )
 _OWN_RECORDS = "the reference trainer keeps its own records"
 _OWN_MODEL = "the reference trainer's own models do not use it"
 LEFT_OUT = {
-    **dict.fromkeys(("tensorboard", "wandb", "csv_monitor", "comet"), _OWN_RECORDS),
+    **dict.fromkeys(("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"), _OWN_RECORDS),
     **dict.fromkeys(("pipeline", "data_efficiency", "dataloader_drop_last", "vocabulary_size", "datastates_ckpt"), _OWN_MODEL),
     "activation_checkpointing": "only a model that calls deepspeed.checkpointing reads it; the job's activation_checkpoint_every decides",
     "autotuning": "DeepSpeed's launcher reads it, and the job's launcher is torchrun",

@@ -20,6 +20,7 @@ from trainwright.launch import folder, torchrun
 from trainwright.launch.ends import ends_of
 from trainwright.launch.settings import add_options, job_fields, rare_options
 from trainwright.model import ModelSpec, load_model
+from trainwright.possible import possible
 from trainwright.presets import preset_path
 from trainwright.progress import progress
 from trainwright.report import Report, Severity
@@ -95,7 +96,9 @@ def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Pla
     job = Job(**paths, world_size=world_size, run_dir=os.path.abspath(options.run_dir), **fields)
     if job.seq_len > model.max_positions:
         raise UserError(f"--seq-len {job.seq_len} is more than the {model.max_positions} positions of {options.model}")
-    return _Plan(job, job.run_dir, parse_seconds(options.stall), reading.under(job))
+    reading = reading.under(job)
+    possible(model, reading.strategy, job)
+    return _Plan(job, job.run_dir, parse_seconds(options.stall), reading)
 
 
 def _too_large(plan: _Plan, model: ModelSpec) -> str:

@@ -135,6 +135,9 @@ def job_fields(options: argparse.Namespace, reading: Reading, world_size: int, r
         if field not in typed and value != _DEFAULTS[field]:
             report.infer(field, value, options.backend_config)
     fields = {**reading.job, **typed}
+    for field in ("data", "resume", "init_from"):
+        if fields.get(field) and not os.path.exists(fields[field]):
+            raise UserError(f"{names[field]} {fields[field][:200]}: there is no such file or folder")
     return {**fields, **settle_batch(fields, world_size)}
 
 

@@ -70,31 +70,6 @@ def distribute(spec: ModelSpec, strategy: Strategy, job: Job, device: torch.devi
     return LocalSGD(model, job.local_sgd_steps) if strategy.kind == "local_sgd" else model
 
 
-def possible(spec: ModelSpec, strategy: Strategy, job: Job) -> None:
-    """Raises UserError, in one line, for what this model, strategy and world cannot do together."""
-    ranks = job.world_size
-    if strategy.kind == "single" and ranks > 1:
-        raise UserError(f"strategy single on {ranks} ranks would train {ranks} unconnected models; use ddp or fsdp, or 1 rank")
-    if ranks % strategy.replicas:
-        raise UserError(
-            f"{strategy.name} asks for {strategy.replicas} replicas, and {ranks} ranks cannot be divided by {strategy.replicas}"
-        )
-    if strategy.kind == "fsdp":
-        for experts in sorted(_experts(spec)):
-            if experts % (ranks // strategy.replicas):
-                shards = ranks // strategy.replicas
-                said = f"{spec.name} has {experts} experts in a layer, and they cannot be divided by {shards} ranks"
-                raise UserError(f"{said}: some ranks would hold fewer; take a number of ranks that divides {experts}")
-    if job.decay != "all" and strategy.kind == "zero":
-        raise UserError("decay matrices needs two groups of parameters, and the trainer gives ZeRO one; take decay all, or FSDP")
-    if job.compile != "none" and strategy.zero_stage == 3:
-        raise UserError("compile with ZeRO stage 3 breaks at each of its hooks; take stage 2 or FSDP, or compile none")
-
-
-def _experts(spec: ModelSpec) -> set[int]:
-    return {run.block.mlp.num for run in spec.runs if hasattr(run.block.mlp, "num")}
-
-
 def _blocks(model: nn.Module, spec: ModelSpec) -> list[nn.Module]:
     """The repeated layers, in the order in which they run."""
     return [module for module in model.modules() if type(module).__name__ in spec.block_classes]

@@ -88,6 +88,8 @@ def _full(problem: BaseException) -> bool:
 
 def _words(problem: BaseException) -> str:
     """One line of an exception, the system's word where there is one."""
+    if type(problem).__name__ == "UnpicklingError":  # torch's own text would have its reader turn the protection off
+        return "what lies there is more than tensors, or damaged"
     cause = system_error(problem)
     return str(cause.strerror) if cause is not None else f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
 

@@ -31,10 +31,17 @@ def start(
     complete = engine_config(config, job, hidden_size, strategy.cpu_offload)
     try:
         engine, zero, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete, dist_init_required=False)
-    except (ValueError, TypeError, AssertionError, KeyError) as problem:  # pydantic's ValidationError is a ValueError
-        said = " ".join(str(problem).split())[:300] or type(problem).__name__
-        raise UserError(f"DeepSpeed does not start with {job.backend_config}: {said}") from problem
+    except (ValueError, TypeError, AssertionError, KeyError, AttributeError, NotImplementedError) as problem:
+        raise UserError(f"DeepSpeed does not start with {job.backend_config}: {_said(problem)}") from problem
     return engine, zero
+
+
+def _said(problem: Exception) -> str:
+    """What DeepSpeed or, for a value of the wrong kind, pydantic objects to, in one line."""
+    if type(problem).__name__ == "ValidationError" and isinstance(problem, ValueError) and hasattr(problem, "errors"):
+        rows = [(".".join(map(str, row["loc"])), row["msg"], row["input"]) for row in problem.errors()]
+        return "; ".join(f"{where}: {says}, and is {value!r:.60}" for where, says, value in rows)[:300]
+    return " ".join(str(problem).split())[:300] or type(problem).__name__
 
 
 def _deepspeed(device: torch.device) -> Any:

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainwright.job import Job
 from trainwright.model import ModelSpec, load_model
+from trainwright.possible import possible
 from trainwright.strategy import Strategy
 from trainwright.train import data, loop, optimizer, parallelize, projected, zero
 from trainwright.train.effective import confirm, effective
@@ -140,7 +141,7 @@ def train_case(spec: ModelSpec, case: dict[str, Any], world: int) -> dict[str, A
     strategy = job.placed(strategy)
     if job.modality != "text":
         spec = projected.with_variant(spec, job.variant)
-    parallelize.possible(spec, strategy, job)
+    possible(spec, strategy, job)
     model, adam = parallelize.prepare(spec, strategy, job, CPU, case.get("config", {}))
     confirm(model, strategy, world, dist.get_rank())
     start = whole(model)

@@ -207,7 +207,7 @@ def _ranges(job: Job) -> Iterator[str]:
         yield f"world_size {job.world_size!r:.40} is more than {MOST_RANKS} ranks on one host"
     for name in _POSITIVE:
         if (value := getattr(job, name)) is not None and not 0 < value < 1e18:  # NaN and infinity are neither
-            yield f"{name} {value!r:.40} is not a positive number"
+            yield f"{name} {value!r:.40} is {'larger than any job needs' if value >= 1e18 else 'not a positive number'}"
     for name, (low, high) in _SHARES.items():
         if not low <= getattr(job, name) <= high:
             yield f"{name} {getattr(job, name)!r:.40} is not between {low:g} and {high:g}"
@@ -218,6 +218,9 @@ def _choices(job: Job) -> Iterator[str]:
     for name, choices in _CHOICES.items():
         if getattr(job, name) not in choices:
             yield f"{name} {getattr(job, name)!r:.40} is not one of {', '.join(filter(None, choices))}"
+    for name in ("model", "backend_config", "data", "resume", "init_from", "run_dir"):
+        if "\0" in getattr(job, name):
+            yield f"{name} {getattr(job, name)!r:.200} holds a zero byte, which no path has"
     for name in ("model", "backend_config"):
         if not os.path.isabs(getattr(job, name)):
             yield f"{name} {getattr(job, name)!r:.200} is not an absolute path"
@@ -233,5 +236,9 @@ def _together(job: Job) -> Iterator[str]:
         yield f"global_batch {job.global_batch} is not {product}"
     if job.warmup_steps >= job.last_step and job.warmup_steps:
         yield f"warmup_steps {job.warmup_steps} leave nothing of the {job.last_step} steps"
+    if job.modality == "text" and (job.regime != "e2e" or job.variant):
+        yield "regime and variant are of a projector model, and modality text has none; name another modality"
+    if job.modality != "text" and job.data:
+        yield f"modality {job.modality} draws its own signals and texts; data is for modality text"
     if job.local_sgd_steps and (job.comm_hook != "none" or job.static_graph or job.find_unused_parameters):
         yield "local_sgd_steps shares no gradients, so comm_hook, static_graph and find_unused_parameters mean nothing with it"

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
 import shutil
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from trainwright.units import format_bytes
 
 PREFIXES = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")
 LIVE = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
+STATES = {"step", "exp_avg", "exp_avg_sq"}
 DECODER = "backbone."
 _MOST_NUMBERS = 2**20
 
@@ -256,10 +258,18 @@ def _wanted(model: nn.Module, optimizer: Optimizer, about: About, state: Mapping
         raise UserError(f"{found.path} trained other parameters than this run does")
     for name in trained:
         prefix = f"{own}optimizer.{name}."
-        for key in _keys(about, prefix):
+        if (keys := _keys(about, prefix)) and {*keys} != STATES:
+            raise UserError(
+                f"{found.path} holds of {name} the states {', '.join(sorted(keys))[:100]}; AdamW has {', '.join(sorted(STATES))}"
+            )
+        for key in keys:
             shape, dtype = about[prefix + key]
             like = tensors[f"{own}model.{name}"]
-            tensors[prefix + key] = torch.zeros_like(like, dtype=dtype) if shape == like.shape else _small(shape, dtype)
+            if not dtype.is_floating_point or shape not in (like.shape, ()):
+                raise UserError(
+                    f"{found.path}: {prefix}{key} is {dtype} of {tuple(shape)}, which AdamW does not have for {tuple(like.shape)}"
+                )
+            tensors[prefix + key] = torch.zeros_like(like, dtype=dtype) if shape == like.shape else torch.zeros(shape, dtype=dtype)
     if found.world_size == world_size():
         mine = f"random.rank{this_rank()}."
         tensors |= {name: _small(*row) for name, row in about.items() if name.startswith(mine)}
@@ -309,9 +319,21 @@ def _apply(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]
 
 
 def _like(now: Any, then: Any) -> Any:
-    if isinstance(now, Tensor):
-        return torch.tensor(then, dtype=now.dtype, device=now.device)
-    return tuple(then) if isinstance(now, tuple) else then
+    if isinstance(now, tuple):
+        if not isinstance(then, list) or len(then) != len(now):
+            raise ValueError(f"{str(then)[:60]} is no list of {len(now)}, as the optimizer's option is")
+        return tuple(_like(mine, theirs) for mine, theirs in zip(now, then, strict=True))
+    if isinstance(now, (int, float, Tensor)):
+        if type(then) not in (int, float, bool) or not math.isfinite(then):
+            raise ValueError(f"{str(then)[:60]} is no number, as the optimizer's option is")
+        return (
+            torch.tensor(then, dtype=now.dtype, device=now.device)
+            if isinstance(now, Tensor)
+            else bool(then)
+            if isinstance(now, bool)
+            else then
+        )
+    return then
 
 
 def _set_random(tensors: Mapping[str, Tensor]) -> None:

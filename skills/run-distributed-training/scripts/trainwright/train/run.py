@@ -28,6 +28,7 @@ from trainwright.errors import Exit, UserError
 from trainwright.heartbeat import Heartbeat
 from trainwright.job import Job, read
 from trainwright.model import ModelSpec, load_model
+from trainwright.possible import possible
 from trainwright.report import printable
 from trainwright.strategy import Strategy
 from trainwright.train import checkpoint, data, ipex, memory, parallelize, projected, world
@@ -79,7 +80,7 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
     reading = backend.read(config, spec).under(job)
     agrees(job, reading)
     strategy, refused = parallelize.applicable(reading.strategy, device)
-    parallelize.possible(spec, strategy, job)
+    possible(spec, strategy, job)
     source = data.open_data(settings(job), spec, job.seq_len)
 
     if job.memory_cap_bytes:

@@ -54,13 +54,13 @@ def is_tokens(path: Path) -> bool:
 
 def open_path(path: str) -> list[Shard] | list[bytes]:
     place = Path(path)
-    if not place.exists():
-        raise UserError(f"{path}: there is no such file or folder to train on")
+    if not os.path.exists(path):
+        raise UserError(f"{path[:200]}: there is no such file or folder to train on")
     files = list(found_files(place)) if place.is_dir() else [place]
     shards = [file for file in files if is_tokens(file)]
-    expected = indexed(place / INDEX) if place.is_dir() and (place / INDEX).exists() else {}
-    if absent := [name for name in expected if not (place / name).is_file()]:
-        raise UserError(f"{path}: shard {absent[0]} is missing, which {INDEX} names{_more(absent)}")
+    expected = indexed(place / INDEX) if os.path.exists(place / INDEX) else {}
+    if absent := [name for name in expected if not os.path.isfile(place / name)]:
+        raise UserError(f"{path}: shard {absent[0][:200]} is missing, which {INDEX} names{_more(absent)}")
     if absent := gaps([file.name for file in shards or files]):
         raise UserError(f"{path}: shard {absent[0]} is missing{_more(absent)}")
     if not shards:

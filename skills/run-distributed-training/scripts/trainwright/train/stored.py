@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,16 @@ def judge(path: Path) -> Stored:
     step, world, files = marker.get("step"), marker.get("world_size"), marker.get("files")
     if marker.get("schema") != SCHEMA or not isinstance(files, dict) or not all(type(n) is int and n >= 0 for n in (step, world)):
         raise UserError(f"{path / MARKER} is no marker of a checkpoint")
+    if path.name != folder_of("", int(step or 0)).name:
+        raise UserError(f"{path / MARKER} is that of another step, {step!r:.20}")
     for name, size in files.items():
-        if not (_DATA.fullmatch(name) or name == STATE) or (path / name).is_symlink():
+        if not (_DATA.fullmatch(name) or name == STATE):
             raise UserError(f"{path / MARKER} names {name[:60]!r}, which is no file of a checkpoint")
-        if _size(path / name) != size:
-            raise UserError(f"{path / name} has {_size(path / name)} bytes instead of {size!r:.30}: the checkpoint is damaged")
+        if (found := _size(path / name)) != size:
+            has = "is no file of its own" if found is None else f"has {found} bytes instead of {size!r:.30}"
+            raise UserError(f"{path / name} {has}: the checkpoint is damaged")
+    if type(size := files.get(STATE)) is int and size > _MOST_BYTES:
+        raise UserError(f"{path / STATE} is too large: not written here")
     if STATE not in files or _sha256(path / STATE) != marker.get("state_sha256"):
         raise UserError(f"{path / STATE} is not the one that was saved: the checkpoint is damaged")
     return Stored(path, int(step or 0), int(world or 0), marker)
@@ -109,6 +115,10 @@ def state_of(stored: Stored) -> dict[str, Any]:
     kinds = {"tensors": dict, "facts": dict, "optimizer": list, "strategy": str, "per_rank": bool}
     if state.get("schema") != SCHEMA or not all(isinstance(state.get(name), kind) for name, kind in kinds.items()):
         raise UserError(f"{stored.path / STATE} is no state of a checkpoint")
+    for group in state["optimizer"]:
+        names = group.get("params") if isinstance(group, dict) else None
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise UserError(f"{stored.path / STATE}: a group of the optimizer does not name its parameters")
     return state
 
 
@@ -195,8 +205,9 @@ def _steps(folder: Path) -> Iterator[Path]:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    if (_size(path) or 0) > _MOST_BYTES or path.is_symlink():
-        raise UserError(f"{path} is too large, or a link: not written here")
+    size = _size(path)
+    if size is None or size > _MOST_BYTES:
+        raise UserError(f"{path} is too large, or no file of its own: not written here")
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as problem:
@@ -208,9 +219,10 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 def _size(path: Path) -> int | None:
     try:
-        return path.stat().st_size
+        found = path.lstat()
     except OSError:
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _sha256(path: Path) -> str | None:

@@ -79,6 +79,8 @@ def _full(problem: BaseException) -> bool:
 
 
 def _words(problem: BaseException) -> str:
+    if type(problem).__name__ == "UnpicklingError":
+        return "what lies there is more than tensors, or damaged"
     cause = system_error(problem)
     return str(cause.strerror) if cause is not None else f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
 
