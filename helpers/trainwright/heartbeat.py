@@ -76,7 +76,7 @@ def read(run_dir: str) -> dict[int, Beat]:
 
 
 def stuck(beats: dict[int, Beat]) -> str:
-    """One line on where the ranks sit, those that have sat longest, then the fewest, in front: "rank 2 sits in data of step 7 since 40 s; ..."."""
+    """Where the ranks sit, in one line, the longest, then the fewest, in front: "rank 2 sits in data of step 7 since 40 s; ..."."""
     groups: dict[tuple[int, str], list[Beat]] = {}
     for beat in beats.values():
         groups.setdefault((beat.step, beat.phase), []).append(beat)
