@@ -200,6 +200,11 @@ def one_process(name: str) -> str:
     )
 
 
+@pytest.mark.skipif(not HAS_DEEPSPEED, reason="DeepSpeed is not installed: the ZeRO rows of this matrix and of test_resume are left out")
+def test_zero_is_in_the_matrix() -> None:
+    assert any(name.startswith("zero_") for name in exact_cases(2))
+
+
 @pytest.mark.parametrize("name", [f"{name} on {ranks}" for ranks in (1, 2, 4) for name in exact_cases(ranks)])
 def test_a_strategy_trains_what_one_process_does(name: str, trained: Callable[[str], Case]) -> None:
     found, one = trained(name), trained(one_process(name))

@@ -76,11 +76,11 @@ def read(run_dir: str) -> dict[int, Beat]:
 
 
 def stuck(beats: dict[int, Beat]) -> str:
-    """One line on where the ranks sit, those that have sat longest in front: "rank 2 sits in data of step 7 since 40 s; ..."."""
+    """Where the ranks sit, in one line, the longest, then the fewest, in front: "rank 2 sits in data of step 7 since 40 s; ..."."""
     groups: dict[tuple[int, str], list[Beat]] = {}
     for beat in beats.values():
         groups.setdefault((beat.step, beat.phase), []).append(beat)
-    rows = sorted(groups.items(), key=lambda group: (group[0][0], -max(beat.since_s() for beat in group[1])))
+    rows = sorted(groups.items(), key=lambda group: (group[0][0], -round(max(beat.since_s() for beat in group[1])), len(group[1])))
     return "; ".join(_words(step, phase, group) for (step, phase), group in rows)
 
 

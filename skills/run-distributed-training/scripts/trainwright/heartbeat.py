@@ -68,7 +68,7 @@ def stuck(beats: dict[int, Beat]) -> str:
     groups: dict[tuple[int, str], list[Beat]] = {}
     for beat in beats.values():
         groups.setdefault((beat.step, beat.phase), []).append(beat)
-    rows = sorted(groups.items(), key=lambda group: (group[0][0], -max(beat.since_s() for beat in group[1])))
+    rows = sorted(groups.items(), key=lambda group: (group[0][0], -round(max(beat.since_s() for beat in group[1])), len(group[1])))
     return "; ".join(_words(step, phase, group) for (step, phase), group in rows)
 
 
