@@ -1,0 +1,292 @@
+"""The time of one training step under a plan, and where it goes: the critical path of the slowest stage.
+
+Order of the axes, innermost first: tp, cp, dp_shard, dp_replicate, pp (Megatron-LM's tp-cp-dp-pp; torchtitan's mesh read backwards).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainwright.cost.collectives import Network as Links
+from trainwright.cost.compute import Compute
+from trainwright.cost.constants import Constants
+from trainwright.cost.layers import Layer, Network
+from trainwright.cost.machine import Machine
+from trainwright.cost.pipeline import step_seconds
+from trainwright.cost.split import equal
+from trainwright.errors import UserError
+from trainwright.parallel import Plan
+
+ASYNC_TP_HIDDEN = 0.6  # of the tensor-parallel traffic, where products and transfers are cut into pieces that overlap
+PARTS = ("products", "attention", "elementwise", "head", "repeated", "tp", "cp", "ep", "fsdp", "transfer", "bubble", "sync", "optimizer", "slowest")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Seconds of one layer and one microbatch, communication on the critical path included."""
+
+    forward: float
+    backward: float
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def both(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of a step, by part; `stages` are those of one microbatch."""
+
+    seconds: float
+    parts: dict[str, float]
+    stages: tuple[float, ...]
+    microbatches: int
+    split: tuple[int, ...]
+
+    @property
+    def bubble(self) -> float:
+        """The share of the step in which the slowest stage waits."""
+        return self.parts["bubble"] / self.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "parts": {name: self.parts.get(name, 0.0) for name in PARTS},
+            "stage_seconds": list(self.stages),
+            "microbatches": self.microbatches,
+            "layer_split": list(self.split),
+        }
+
+
+class StepModel:
+    """Step times of one model on one machine at one sequence length and global batch; layer times are kept and shared by plans."""
+
+    def __init__(self, network: Network, machine: Machine, seq_len: int, global_batch: int, constants: Constants | None = None) -> None:
+        if not network.layers:
+            raise UserError(f"{network.name} has no layers; there is nothing to place")
+        for said, value in (("sequence length", seq_len), ("global batch", global_batch)):
+            if value < 1:
+                raise UserError(f"the {said} is {value}; give 1 or more")
+        self.network, self.machine = network, machine
+        self.seq_len, self.global_batch = seq_len, global_batch
+        self.constants = constants or Constants()
+        self.compute = Compute(machine.device, self.constants)
+        self.links = Links(machine, self.constants)
+        self._passes: dict[Any, Pass] = {}
+
+    # --- one layer
+
+    def tokens(self, plan: Plan, layer: Layer | None = None) -> float:
+        """Of one microbatch on one device, before tensor parallelism."""
+        each = self.seq_len if layer is None or layer.tokens is None else layer.tokens
+        return plan.micro_batch * each / plan.cp
+
+    def layer_pass(self, layer: Layer, plan: Plan) -> Pass:
+        """Forward and backward of one layer, with what of its communication is not hidden."""
+        key = (id(layer), plan.micro_batch, plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.recompute, plan.activation_budget)
+        key = (*key, plan.zero_stage == 3 and plan.dp_shard, plan.pp == 1, plan.async_tp, plan.compiled, plan.precision, plan.reshard_after_forward)
+        key = (*key, plan.flash_attention, plan.context, plan.one_rail)
+        found = self._passes.get(key)
+        if found is None:
+            found = self._passes[key] = self._pass(layer, plan)
+        return found
+
+    def _pass(self, layer: Layer, plan: Plan) -> Pass:
+        tokens = self.tokens(plan, layer)
+        seq = self.seq_len if layer.tokens is None else layer.tokens
+        one = self.compute.layer(layer, tokens, seq, plan)
+        tp = self._tp(layer, tokens, plan)
+        cp = self._cp(layer, tokens, plan, self.compute.attention(layer, tokens, seq, plan))
+        ep = self._ep(layer, tokens, plan)
+        again = (tp + ep + cp[0]) if plan.recompute == "full" else 0.0
+        forward, backward = one.forward + tp + ep + cp[0], one.backward + one.repeated + tp + ep + cp[1] + again
+        hidden = self._fsdp(layer, plan, forward, backward)
+        parts = {
+            "products": one.products,
+            "attention": one.attention,
+            "repeated": one.repeated,
+            "tp": (3 if plan.recompute == "full" else 2) * tp,
+            "ep": (3 if plan.recompute == "full" else 2) * ep,
+            "cp": sum(cp) + (cp[0] if plan.recompute == "full" else 0.0),
+            "fsdp": hidden[0] + hidden[1],
+        }
+        parts["elementwise"] = one.forward + one.backward - parts["products"] - parts["attention"]
+        return Pass(forward + hidden[0], backward + hidden[1], parts)
+
+    def _tp(self, layer: Layer, tokens: float, plan: Plan) -> float:
+        """Two all-reduces (or gathers and scatters of as many bytes) of the stream."""
+        if plan.tp == 1:
+            return 0.0
+        whole = 2 * self.links.time("all_reduce", tokens * layer.width * 2, plan.tp, 1)
+        return whole * (1 - ASYNC_TP_HIDDEN if plan.async_tp else 1)
+
+    def _cp(self, layer: Layer, tokens: float, plan: Plan, attention: float) -> tuple[float, float]:
+        """What attention over a cut sequence adds to forward and backward."""
+        if plan.cp == 1:
+            return 0.0, 0.0
+        if plan.context == "ulysses":
+            moved = tokens * (2 * layer.heads + 2 * layer.kv_heads) * layer.head_dim * 2 / plan.tp
+            each = self.links.time("all_to_all", moved, plan.cp, plan.tp)
+            return each, each
+        held = 2 * tokens * max(layer.kv_heads / plan.tp, 1) * layer.head_dim * 2
+        ring = (plan.cp - 1) * self.links.time("p2p", held, plan.cp, plan.tp)
+        slow = self.constants.overlap_cost
+        forward = max(ring - attention, 0.0) + slow * min(ring, attention)
+        return forward, max(2 * ring - 2.5 * attention, 0.0) + slow * min(2 * ring, 2.5 * attention)
+
+    def _ep(self, layer: Layer, tokens: float, plan: Plan) -> float:
+        """Tokens to their experts and back."""
+        if plan.ep == 1 or not layer.experts:
+            return 0.0
+        moved = tokens * layer.per_token * layer.width * 2 / (plan.tp if plan.sequence_parallel else 1)
+        return 2 * self.links.time("all_to_all", moved, plan.ep, 1 if plan.ep > plan.cp * plan.dp_shard else plan.tp)
+
+    def _fsdp(self, layer: Layer, plan: Plan, forward: float, backward: float) -> tuple[float, float]:
+        """What gathering and scattering one layer's weights adds to its forward and backward."""
+        if not plan.fully_sharded or plan.pp > 1:
+            return 0.0, 0.0
+        weights = layer.local_parameters(plan.tp, plan.ep)
+        gather, scatter = self._gather(weights, plan), self._scatter(weights if layer.trainable else 0, plan)
+        again = gather if plan.reshard_after_forward else 0.0
+        return self._exposed(gather, forward), self._exposed(again + scatter, backward)
+
+    def _gather(self, weights: float, plan: Plan) -> float:
+        return self.links.time("all_gather", weights * (1 if plan.precision == "fp8" else 2), plan.dp_shard * plan.cp, plan.tp, plan.one_rail)
+
+    def _scatter(self, weights: float, plan: Plan) -> float:
+        return self.links.time("reduce_scatter", weights * plan.gradient_bytes, plan.dp_shard * plan.cp, plan.tp, plan.one_rail)
+
+    def _exposed(self, communication: float, compute: float) -> float:
+        return max(communication - compute, 0.0) + self.constants.overlap_cost * min(communication, compute)
+
+    # --- one step
+
+    def split(self, plan: Plan) -> tuple[int, ...]:
+        """Layers of each chunk: the plan's, else as equal as it goes with the head weighed as the layers that it costs."""
+        if plan.layer_split is not None:
+            if sum(plan.layer_split) != len(self.network.layers):
+                raise UserError(f"layer_split places {sum(plan.layer_split)} layers; {self.network.name} has {len(self.network.layers)}")
+            return plan.layer_split
+        return equal(len(self.network.layers), plan.chunks)
+
+    def chunks(self, plan: Plan, split: Sequence[int]) -> list[Counter[Layer]]:
+        """The layers of each chunk, counted by kind."""
+        found, at = [], 0
+        layers = self.network.layers
+        for size in split:
+            found.append(Counter(layers[at : at + size]) if len(set(layers)) > 1 else Counter({layers[0]: size}))
+            at += size
+        return found
+
+    def head(self, plan: Plan) -> Pass:
+        """Head and loss of one microbatch; the table is a lookup."""
+        forward, backward = self.compute.head(self.network.ends, self.tokens(plan), plan)
+        sync = self.links.time("all_reduce", self.tokens(plan) * self.network.ends.width * 2, plan.tp, 1)
+        hidden = (0.0, 0.0)
+        if plan.fully_sharded and plan.pp == 1:
+            weights = self.network.ends.vocab * self.network.ends.width / plan.tp
+            hidden = (self._exposed(self._gather(weights, plan), forward), self._exposed(self._scatter(weights, plan), backward))
+        parts = {"head": forward + backward, "tp": 2 * sync, "fsdp": sum(hidden)}
+        return Pass(forward + sync + hidden[0], backward + sync + hidden[1], parts)
+
+    def step(self, plan: Plan) -> StepTime:
+        """The step under `plan`; raises PlanError where the batch does not divide, UserError where devices do not match."""
+        if plan.world_size != self.machine.devices:
+            raise UserError(f"the plan needs {plan.world_size} devices, the machine has {self.machine.devices}")
+        microbatches = plan.microbatches(self.global_batch)
+        split = self.split(plan)
+        stages: list[dict[str, float]] = [{} for _ in range(plan.pp)]
+        both = [0.0] * plan.pp
+        backward = [0.0] * plan.pp
+        for number, chunk in enumerate(self.chunks(plan, split)):
+            at = plan.stage_of(number)
+            for layer, count in chunk.items():
+                one = self.layer_pass(layer, plan)
+                both[at] += count * one.both
+                backward[at] += count * one.backward
+                _add(stages[at], one.parts, count)
+        head = self.head(plan)
+        both[-1] += head.both
+        backward[-1] += head.backward
+        _add(stages[-1], head.parts, 1)
+        return self._assemble(plan, split, microbatches, stages, both, backward)
+
+    def _assemble(
+        self,
+        plan: Plan,
+        split: tuple[int, ...],
+        microbatches: int,
+        stages: list[dict[str, float]],
+        both: list[float],
+        backward: list[float],
+    ) -> StepTime:
+        transfer = self.transfer(plan)
+        slowest = max(range(plan.pp), key=lambda i: both[i])
+        sending = 2 * transfer * plan.virtual_stages if plan.pp > 1 else 0.0
+        exposed = [seconds + self.constants.overlap_cost * sending for seconds in both]
+        work = step_seconds(exposed, sending / plan.virtual_stages, microbatches, plan.schedule, plan.virtual_stages)
+        parts = {name: microbatches * value for name, value in stages[slowest].items()}
+        parts["transfer"] = microbatches * self.constants.overlap_cost * sending
+        parts["bubble"] = work - microbatches * exposed[slowest]
+        after = [self._after(plan, stage, split, backward[stage]) for stage in {0, plan.pp - 1}]
+        parts["sync"], parts["optimizer"] = max(after, key=sum)
+        slow = self.machine.slowest * self.jitter(plan)
+        seconds = (work + parts["sync"] + parts["optimizer"]) * slow
+        parts["slowest"] = seconds - seconds / slow
+        return StepTime(seconds, parts, tuple(exposed), microbatches, split)
+
+    def jitter(self, plan: Plan) -> float:
+        """What waiting for the slowest of all ranks at every layer costs, as a factor: only gathered weights make all ranks meet so often."""
+        nodes = self.machine.devices / self.machine.node
+        if not plan.fully_sharded or plan.pp > 1 or nodes <= 1:
+            return 1.0
+        return 1 + self.constants.jitter * math.log2(nodes)
+
+    def transfer(self, plan: Plan) -> float:
+        """Seconds of one microbatch's activations from a stage to the next."""
+        if plan.pp == 1:
+            return 0.0
+        layer = self.network.layers[-1]
+        moved = self.tokens(plan, layer) * layer.width * 2 / plan.tp  # each rank sends its part: scatter and gather, or sequence parallel
+        return self.links.send(moved, plan.tp * plan.cp * plan.dp)
+
+    def stage_weights(self, plan: Plan, stage: int, split: Sequence[int]) -> float:
+        """Weights on one device of a stage before any sharding of states, table and head included."""
+        ends, chunks = self.network.ends, self.chunks(plan, split)
+        found = sum(
+            count * layer.local_parameters(plan.tp, plan.ep)
+            for number, chunk in enumerate(chunks)
+            if plan.stage_of(number) == stage
+            for layer, count in chunk.items()
+        )
+        return found + (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if stage == plan.pp - 1 else 0)
+
+    def _after(self, plan: Plan, stage: int, split: Sequence[int], backward: float) -> tuple[float, float]:
+        """Gradients and update of one stage after its last backward."""
+        weights = self.stage_weights(plan, stage, split)
+        shards = plan.dp_shard * plan.cp if plan.zero_stage else 1
+        sync = self._sync(plan, weights, shards)
+        if plan.overlap_gradients:
+            sync = self._exposed(sync, backward)
+        return sync, self.compute.optimizer(weights / shards)
+
+    def _sync(self, plan: Plan, weights: float, shards: int) -> float:
+        """Reducing gradients over data-parallel ranks, and gathering what each updated."""
+        links, size = self.links, plan.dp * plan.cp
+        if plan.zero_stage == 0:
+            return links.time("all_reduce", weights * plan.gradient_bytes, size, plan.tp)
+        copies = links.time("all_reduce", weights / shards * plan.gradient_bytes, plan.dp_replicate, plan.tp * shards)
+        if plan.zero_stage == 3:
+            once = self._gather(weights, plan) + self._scatter(weights, plan) if plan.pp > 1 and shards > 1 else 0.0
+            return copies + once
+        return copies + self._scatter(weights, plan) + self._gather(weights, plan)
+
+
+def _add(into: dict[str, float], parts: dict[str, float], times: float) -> None:
+    for name, value in parts.items():
+        into[name] = into.get(name, 0.0) + times * value
