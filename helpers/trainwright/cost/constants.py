@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from trainwright.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,15 @@ CALIBRATED = {
 }
 
 
-def changed(constants: Constants, **factors: float) -> Constants:
+T = TypeVar("T", bound="DataclassInstance")
+
+
+def changed(constants: T, factors: Mapping[str, float]) -> T:
     """The same with fields multiplied; raises UserError for a field that is none or a factor that is not above 0."""
-    found: dict[str, Any] = {}
+    known = {field.name for field in fields(constants)}
     for name, factor in factors.items():
-        if not hasattr(constants, name):
-            raise UserError(f"{name!r} is no constant of the cost model; they are {', '.join(Constants.__slots__)}")
-        if not factor > 0:
+        if name not in known:
+            raise UserError(f"{name[:80]!r} is no constant of the cost model; they are {', '.join(sorted(known))}")
+        if not (factor > 0 and math.isfinite(factor)):
             raise UserError(f"{name} would be multiplied by {factor}; give a factor above 0")
-        found[name] = getattr(constants, name) * factor
-    return replace(constants, **found)
+    return replace(constants, **{name: getattr(constants, name) * factor for name, factor in factors.items()})

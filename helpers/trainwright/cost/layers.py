@@ -95,11 +95,27 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A model as the cost model sees it: layers in order and its ends; equal layers are one object."""
+    """A model as the cost model sees it: its kinds of layers, the kind of each layer in order, and its ends."""
 
     name: str
-    layers: tuple[Layer, ...]
+    kinds: tuple[Layer, ...]
+    order: tuple[int, ...]
     ends: Ends
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.order)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return tuple(self.kinds[kind] for kind in self.order)
+
+    def counts(self, start: int, end: int) -> tuple[int, ...]:
+        """How many of the layers from `start` to before `end` are of each kind."""
+        if len(self.kinds) == 1:
+            return (end - start,)
+        part = self.order[start:end]
+        return tuple(part.count(kind) for kind in range(len(self.kinds)))
 
     @property
     def parameters(self) -> int:
@@ -119,7 +135,11 @@ def network(model: ModelSpec, frozen: tuple[str, ...] = ()) -> Network:
     h, v = model.hidden_size, model.vocab_size
     between = model.projector_parameters
     table = count(model.decoder.embedding.shapes) + between
-    return Network(model.name, (*tower, *decoder), Ends(v, h, model.tied_embeddings, table, v * h, "decoder" not in frozen))
+    layers = (*tower, *decoder)
+    kinds = tuple(dict.fromkeys(layers))
+    at = {layer: number for number, layer in enumerate(kinds)}
+    ends = Ends(v, h, model.tied_embeddings, table, v * h, "decoder" not in frozen)
+    return Network(model.name, kinds, tuple(at[layer] for layer in layers), ends)
 
 
 def _tower(tower: Tower, trainable: bool) -> Iterator[Layer]:

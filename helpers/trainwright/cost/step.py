@@ -6,7 +6,6 @@ Order of the axes, innermost first: tp, cp, dp_shard, dp_replicate, pp (Megatron
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +66,7 @@ class StepModel:
     """Step times of one model on one machine at one sequence length and global batch; layer times are kept and shared by plans."""
 
     def __init__(self, network: Network, machine: Machine, seq_len: int, global_batch: int, constants: Constants | None = None) -> None:
-        if not network.layers:
+        if not network.order:
             raise UserError(f"{network.name} has no layers; there is nothing to place")
         for said, value in (("sequence length", seq_len), ("global batch", global_batch)):
             if value < 1:
@@ -86,14 +85,12 @@ class StepModel:
         each = self.seq_len if layer is None or layer.tokens is None else layer.tokens
         return plan.micro_batch * each / plan.cp
 
-    def layer_pass(self, layer: Layer, plan: Plan) -> Pass:
-        """Forward and backward of one layer, with what of its communication is not hidden."""
-        key = (id(layer), plan.micro_batch, plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.recompute, plan.activation_budget)
-        key = (*key, plan.zero_stage == 3 and plan.dp_shard, plan.pp == 1, plan.async_tp, plan.compiled, plan.precision, plan.reshard_after_forward)
-        key = (*key, plan.flash_attention, plan.context, plan.one_rail)
+    def layer_pass(self, kind: int, plan: Plan) -> Pass:
+        """Forward and backward of one layer of a kind, with what of its communication is not hidden."""
+        key = (kind, *_features(plan))
         found = self._passes.get(key)
         if found is None:
-            found = self._passes[key] = self._pass(layer, plan)
+            found = self._passes[key] = self._pass(self.network.kinds[kind], plan)
         return found
 
     def _pass(self, layer: Layer, plan: Plan) -> Pass:
@@ -169,17 +166,16 @@ class StepModel:
     def split(self, plan: Plan) -> tuple[int, ...]:
         """Layers of each chunk: the plan's, else as equal as it goes with the head weighed as the layers that it costs."""
         if plan.layer_split is not None:
-            if sum(plan.layer_split) != len(self.network.layers):
-                raise UserError(f"layer_split places {sum(plan.layer_split)} layers; {self.network.name} has {len(self.network.layers)}")
+            if sum(plan.layer_split) != self.network.num_layers:
+                raise UserError(f"layer_split places {sum(plan.layer_split)} layers; {self.network.name} has {self.network.num_layers}")
             return plan.layer_split
-        return equal(len(self.network.layers), plan.chunks)
+        return equal(self.network.num_layers, plan.chunks)
 
-    def chunks(self, plan: Plan, split: Sequence[int]) -> list[Counter[Layer]]:
-        """The layers of each chunk, counted by kind."""
+    def chunks(self, plan: Plan, split: Sequence[int]) -> list[tuple[int, ...]]:
+        """How many layers of each kind each chunk holds."""
         found, at = [], 0
-        layers = self.network.layers
         for size in split:
-            found.append(Counter(layers[at : at + size]) if len(set(layers)) > 1 else Counter({layers[0]: size}))
+            found.append(self.network.counts(at, at + size))
             at += size
         return found
 
@@ -205,8 +201,10 @@ class StepModel:
         backward = [0.0] * plan.pp
         for number, chunk in enumerate(self.chunks(plan, split)):
             at = plan.stage_of(number)
-            for layer, count in chunk.items():
-                one = self.layer_pass(layer, plan)
+            for kind, count in enumerate(chunk):
+                if not count:
+                    continue
+                one = self.layer_pass(kind, plan)
                 both[at] += count * one.both
                 backward[at] += count * one.backward
                 _add(stages[at], one.parts, count)
@@ -251,18 +249,18 @@ class StepModel:
         """Seconds of one microbatch's activations from a stage to the next."""
         if plan.pp == 1:
             return 0.0
-        layer = self.network.layers[-1]
+        layer = self.network.kinds[self.network.order[-1]]
         moved = self.tokens(plan, layer) * layer.width * 2 / plan.tp  # each rank sends its part: scatter and gather, or sequence parallel
         return self.links.send(moved, plan.tp * plan.cp * plan.dp)
 
     def stage_weights(self, plan: Plan, stage: int, split: Sequence[int]) -> float:
         """Weights on one device of a stage before any sharding of states, table and head included."""
-        ends, chunks = self.network.ends, self.chunks(plan, split)
+        ends, kinds = self.network.ends, self.network.kinds
+        chunks = self.chunks(plan, split)
         found = sum(
-            count * layer.local_parameters(plan.tp, plan.ep)
-            for number, chunk in enumerate(chunks)
-            if plan.stage_of(number) == stage
-            for layer, count in chunk.items()
+            count * kinds[kind].local_parameters(plan.tp, plan.ep)
+            for chunk in chunks[stage :: plan.pp]
+            for kind, count in enumerate(chunk)
         )
         return found + (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if stage == plan.pp - 1 else 0)
 
@@ -290,3 +288,10 @@ class StepModel:
 def _add(into: dict[str, float], parts: dict[str, float], times: float) -> None:
     for name, value in parts.items():
         into[name] = into.get(name, 0.0) + times * value
+
+
+def _features(plan: Plan) -> tuple[Any, ...]:
+    """What of a plan the time of one layer depends on."""
+    sharded = (plan.dp_shard, plan.pp == 1, plan.reshard_after_forward, plan.one_rail, plan.gradient_bytes) if plan.zero_stage == 3 else ()
+    batch = (plan.micro_batch, plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.precision)
+    return (*batch, plan.recompute, plan.activation_budget, plan.async_tp, plan.compiled, plan.flash_attention, plan.context, sharded)

@@ -1,115 +1,113 @@
-"""Fit the few scalars of the hardware to measured steps: factors on constants, held near 1 by a prior, robust to single wild rows.
-
-Minimises the sum of rho(log(predicted / measured) / noise) + (log factor / width)^2, rho the Student-t loss of 4 degrees, by
-Gauss-Newton steps on reweighted residuals with a numerical Jacobian. One "sustained" factor for each kind of device; the rest are
-shared. With few rows the prior holds what they do not tell.
-"""
+"""Fit the few scalars of the hardware to measured runs: factors on the shipped constants, of time and of memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.cost.constants import CALIBRATED, Constants, changed
+from trainwright.cost.footprint import GIB, MEMORY_CALIBRATED, Footprint, MemoryConstants, StageMemory
 from trainwright.cost.step import StepModel, StepTime
 from trainwright.errors import UserError
+from trainwright.plan import fitting
 from trainwright.plan.rows import Row
 
-NOISE = 0.04  # of one measured step, in logarithms: what repeated runs of one config differ by where nothing else is known
-FREEDOM = 4.0  # of the Student-t
-ROUNDS = 12
-DELTA = 0.02  # of a numerical derivative, in logarithms
-PER_DEVICE = ("sustained", "attention")
+NOISE = 0.04  # of one measured step, in logarithms
+MEMORY_NOISE = 0.015  # what devices show is rounded to whole GiB; the few that depart far are not to pull the rest
+PER_DEVICE = ("sustained", "attention")  # one factor for each kind of device; the rest are shared
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Factors on constants, "name" or "name:device"; `rows` were used."""
+    """Factors on constants of time ("name" or "name:device") and of memory ("name"), and how many rows each rests on."""
 
-    factors: dict[str, float]
-    rows: int
+    time: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    time_rows: int = 0
+    memory_rows: int = 0
 
     def constants(self, device: str) -> Constants:
-        """The shipped constants as this fit has them for one kind of device."""
-        found = {}
-        for name, factor in self.factors.items():
-            plain, _, only = name.partition(":")
-            if only in ("", device):
-                found[plain] = factor
-        return changed(Constants(), **found)
+        """The shipped constants of time as this fit has them for one kind of device."""
+        mine = {name.partition(":")[0]: factor for name, factor in self.time.items() if name.partition(":")[2] in ("", device)}
+        return changed(Constants(), mine)
+
+    def memory_constants(self) -> MemoryConstants:
+        return changed(MemoryConstants(), self.memory)
+
+    @property
+    def tag(self) -> str:
+        return "calibrated" if self.time_rows else "assumed"
 
     def to_json(self) -> dict[str, Any]:
-        return {"factors": dict(sorted(self.factors.items())), "rows": self.rows}
+        return {"time": self.time, "memory": self.memory, "time_rows": self.time_rows, "memory_rows": self.memory_rows}
 
 
-SHIPPED = Fit({}, 0)
+SHIPPED = Fit()
+
+
+def model_of(row: Row, fit: Fit = SHIPPED) -> StepModel:
+    """The step model of a row that has a plan."""
+    assert row.network is not None and row.machine is not None
+    return StepModel(row.network, row.machine, row.seq_len, row.global_batch, fit.constants(row.machine.device.name))
 
 
 def step_of(row: Row, fit: Fit = SHIPPED) -> StepTime | None:
-    """The step of a row, None where it has no plan or its device no figures to predict one with."""
-    if row.network is None or row.machine is None or row.plan is None or unprofiled(row):
+    """The step of a row; None where it has no plan, or its device no figures to predict one with."""
+    if row.plan is None or row.machine is None or row.machine.device.missing():
         return None
-    model = StepModel(row.network, row.machine, row.seq_len, row.global_batch, fit.constants(row.machine.device.name))
-    return model.step(row.plan)
+    return model_of(row, fit).step(row.plan)
 
 
-def unprofiled(row: Row) -> str:
-    """What to measure before the step of this row's device can be predicted; "" where nothing is missing."""
-    device = row.machine.device if row.machine else None
-    return device.missing() if device else ""
+def memory_of(row: Row, fit: Fit = SHIPPED) -> StageMemory | None:
+    """The fullest stage of a row; None where it has no plan."""
+    return None if row.plan is None else Footprint(model_of(row, fit), fit.memory_constants()).peak(row.plan)
 
 
-def fit_rows(rows: Sequence[Row]) -> Fit:
-    """The factors that fit the measured steps of `rows`; raises UserError where none can be used."""
-    usable = [row for row in rows if row.seconds and _possible(row)]
-    if not usable:
-        raise UserError("no row has both a measured step_time_s and a plan that the model can price")
-    names = _names(usable)
-    return Fit(_gauss_newton(usable, names), len(usable))
+def calibrate(rows: Sequence[Row]) -> Fit:
+    """The factors that fit the measured steps and memories of `rows`; raises UserError where none can be used."""
+    timed, weighed = [row for row in rows if has_time(row)], [row for row in rows if has_memory(row)]
+    if not timed and not weighed:
+        raise UserError("no row has a measured step_time_s or mem_gb and a plan that the model can price")
+    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed))
 
 
-def _possible(row: Row) -> bool:
-    try:
-        return step_of(row) is not None
-    except UserError:
-        return False
+def has_time(row: Row) -> bool:
+    """Whether a row's step can be compared."""
+    return row.seconds is not None and row.plan is not None and row.machine is not None and not row.machine.device.missing()
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def has_memory(row: Row) -> bool:
+    """Whether a row's memory can be compared."""
+    return row.memory_gib is not None and row.plan is not None
+
+
+def _fit_time(rows: Sequence[Row]) -> dict[str, float]:
+    if not rows:
+        return {}
     devices = sorted({row.machine.device.name for row in rows if row.machine})
-    return [name for plain in CALIBRATED for name in ([f"{plain}:{d}" for d in devices] if plain in PER_DEVICE else [plain])]
+    widths = {}
+    for name, width in CALIBRATED.items():
+        widths |= {f"{name}:{device}": width for device in devices} if name in PER_DEVICE else {name: width}
+    return fitting.fit(lambda factors: [time_error(row, Fit(time=factors)) for row in rows], widths, NOISE)
 
 
-def _gauss_newton(rows: Sequence[Row], names: list[str]) -> dict[str, float]:
-    import numpy as np
-
-    widths = np.array([CALIBRATED[name.partition(":")[0]] for name in names])
-    logs = np.zeros(len(names))
-
-    def residuals(at: Any) -> Any:
-        fit = Fit(dict(zip(names, map(math.exp, at), strict=True)), 0)
-        return np.array([_log_error(row, fit) for row in rows]) / NOISE
-
-    now = residuals(logs)
-    for _ in range(ROUNDS):
-        weights = (FREEDOM + 1) / (FREEDOM + now**2)
-        slopes = np.stack([(residuals(logs + DELTA * unit) - now) / DELTA for unit in np.eye(len(names))], axis=1)
-        normal = slopes.T @ (weights[:, None] * slopes) + np.diag(1 / widths**2)
-        step = np.linalg.solve(normal, slopes.T @ (weights * now) + logs / widths**2)
-        step *= min(1.0, 0.5 / max(np.abs(step).max(), 1e-12))
-        logs = logs - step
-        now = residuals(logs)
-        if np.abs(step).max() < 1e-3:
-            break
-    return {name: float(f"{math.exp(value):.4g}") for name, value in zip(names, logs, strict=True)}
+def _fit_memory(rows: Sequence[Row]) -> dict[str, float]:
+    if not rows:
+        return {}
+    return fitting.fit(lambda factors: [memory_error(row, Fit(memory=factors)) for row in rows], MEMORY_CALIBRATED, MEMORY_NOISE)
 
 
-def _log_error(row: Row, fit: Fit) -> float:
-    step, seconds = step_of(row, fit), row.seconds
-    assert step is not None and seconds is not None
-    return math.log(step.seconds / seconds)
+def time_error(row: Row, fit: Fit) -> float:
+    """Logarithm of predicted over measured step time."""
+    step = step_of(row, fit)
+    assert step is not None and row.seconds is not None
+    return math.log(step.seconds / row.seconds)
 
 
-Errors = Callable[[Row, Fit], float]
+def memory_error(row: Row, fit: Fit) -> float:
+    """Logarithm of predicted over measured memory."""
+    found = memory_of(row, fit)
+    assert found is not None and row.memory_gib is not None
+    return math.log(found.total / GIB / row.memory_gib)

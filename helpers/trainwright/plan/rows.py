@@ -16,7 +16,7 @@ from trainwright.cost.machine import Machine, machine
 from trainwright.document import MAX_BYTES
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec
-from trainwright.parallel import Plan, PlanError, Precision, Recompute
+from trainwright.parallel import Loss, Plan, PlanError, Precision, Recompute
 from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Mlp, Norm, Run
 
 GIB = 2**30
@@ -220,7 +220,7 @@ def _plan(c: _Cells, devices: int, batch: int, net: Network) -> Plan:
         activation_budget=budget,
         zero_stage=stage,
         reshard_after_forward=reshard,
-        loss="compiled" if c.number("compile", 0) else "eager",
+        loss=_loss(c),
         precision=_precision(c),
         gradient_bytes=_gradient_bytes(c, stage),
         compiled=bool(c.number("compile", 0)),
@@ -255,6 +255,12 @@ def _recompute(c: _Cells) -> tuple[Recompute, float]:
     if word not in RECOMPUTED:
         raise UserError(f"recompute {word[:40]!r} is not one of {', '.join(RECOMPUTED)}, act_budget_SHARE")
     return RECOMPUTED[word], 1.0
+
+
+def _loss(c: _Cells) -> Loss:
+    """The notes say how the loss is computed ("loss mode: compiled"); where they are silent it is eager."""
+    word = c.word("notes").partition("loss mode:")[2].strip().split(";")[0]
+    return "compiled" if word.startswith("compiled") else "chunked" if word.startswith("chunked") else "eager"
 
 
 def _precision(c: _Cells) -> Precision:
