@@ -88,8 +88,14 @@ class Network:
         return levels[-1]
 
     def latency(self, group: Group) -> float:
+        """Of one hop: over the network where the group leaves its node."""
         level = self.machine.levels[-1] if group.nodes > 1 else self.machine.levels[0]
         return level.latency_s * self.constants.latency
+
+    def _ring(self, group: Group) -> float:
+        """Of size - 1 steps, of which nodes - 1 cross the network: gathers and scatters know no tree."""
+        inside = self.machine.levels[0].latency_s * self.constants.latency
+        return (group.nodes - 1) * self.latency(group) + (group.size - group.nodes) * inside
 
     def time(self, kind: Kind, size_bytes: float, size: int, stride: int, one_rail: bool = False) -> float:
         """Seconds of one collective of `size` ranks on `size_bytes`: the whole result, or what one rank sends all-to-all or as p2p."""
@@ -106,10 +112,10 @@ class Network:
             return 2 * share * size_bytes / rate + 2 * self._hops(group) * hop
         if kind == "all_to_all":
             return self._all_to_all(group, size_bytes, rate, hop)
-        return share * size_bytes / rate + self._hops(group) * hop
+        return share * size_bytes / rate + self._ring(group)
 
     def _hops(self, group: Group) -> float:
-        """Rings inside a node; a tree over many nodes, where it is the shorter."""
+        """An all-reduce's: the ring's inside a node; a tree's over many nodes, where it is the shorter."""
         return min(group.size - 1, math.ceil(math.log2(group.nodes)) + group.per_node) if group.nodes > 1 else group.size - 1
 
     def _all_to_all(self, group: Group, size_bytes: float, rate: float, hop: float) -> float:

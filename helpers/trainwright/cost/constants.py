@@ -21,8 +21,8 @@ class Constants:
     """Shares and factors without unit unless the name says one. A factor of 1 leaves the device's figure as it is."""
 
     # compute
-    sustained: float = 0.90  # of a large product's rate, over the many shapes of a step
-    ramp: float = 64.0  # rows that a product's start and end cost, whatever its size
+    sustained: float = 0.93  # of a large product's rate, over the many shapes of a step
+    ramp: float = 320.0  # rows that a product's start and end cost, whatever its size
     traffic: float = 1.0  # how far a product's reads and writes add to its time (0 hidden, 1 in full)
     hbm_share: float = 0.75  # of the memory's rate that elementwise kernels reach
     elementwise: float = 1.0  # bytes moved outside products, against the count in compute.py

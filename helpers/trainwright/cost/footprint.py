@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from trainwright.cost.layers import Layer
 from trainwright.cost.pipeline import in_flight
+from trainwright.cost.split import Stage
 from trainwright.cost.step import StepModel
 from trainwright.parallel import Plan
 
 Metric = Literal["allocated", "reserved", "device"]
 GIB = 2**30
 MASTER, MOMENTS = 4, 8  # bytes a weight: fp32 copy; Adam's two
-LOGIT_BYTES = {"eager": 14, "compiled": 7, "chunked": 1}  # logits, fp32 copy, softmax or its gradient, gradient
+LOGIT_BYTES = {"eager": 14, "compiled": 8, "chunked": 1}  # logits, fp32 copy, softmax or its gradient, gradient
 BUCKET_BYTES = 1e9  # what reduces gradients in pieces
 MASK_BYTES = 1  # of dropout, which GPT's layers of 2019 to 2022 have and gated ones have not
 
@@ -125,31 +126,64 @@ class Footprint:
         split = tuple(split) if split is not None else self.model.split(plan)
         chunks = self.model.chunks(plan, split)
         microbatches = max(self.model.global_batch // (plan.dp * plan.micro_batch), 1)
-        return tuple(self._stage(plan, stage, split, chunks, microbatches) for stage in range(plan.pp))
+        return tuple(self._stage(plan, stage, chunks, microbatches) for stage in range(plan.pp))
 
     def peak(self, plan: Plan) -> StageMemory:
         """The fullest stage's ledger."""
         return max(self.stages(plan), key=lambda stage: stage.total)
 
-    def _stage(self, plan: Plan, stage: int, split: Sequence[int], chunks: Sequence[tuple[int, ...]], microbatches: int) -> StageMemory:
+    def room(self, plan: Plan, capacity: float) -> tuple[list[float], list[float], list[Stage]]:
+        """For an exact split: bytes of states and of activations of one layer of each kind, and what each stage holds beside layers.
+
+        Every entry has the slack in it, so that base + layers x (states + held x activations) <= cap is `total <= capacity`.
+        """
+        c, kinds = self.constants, self.model.network.kinds
+        grow = 1 + c.slack
+        microbatches = max(self.model.global_batch // (plan.dp * plan.micro_batch), 1)
+        states = [grow * c.states * self._weights(plan, kind.local_parameters(plan.tp, plan.ep), kind.trainable) for kind in kinds]
+        kept = [grow * c.activations * self.layer(number, plan).kept for number in range(len(kinds))]
+        ends = self.model.network.ends
+        first, last = ends.first(plan.tp), ends.last(plan.tp, plan.pp > 1)
+        alike, boundary = self._alike(plan), c.activations * self.boundary(plan)
+        working = self._working(plan)
+        loss = max(working, c.logits * self.logits(plan))
+        found = []
+        for stage in range(plan.pp):
+            held = in_flight(plan, stage, microbatches)
+            own = (first if stage == 0 else 0) + (last if stage == plan.pp - 1 else 0)
+            base = c.states * (self._weights(plan, own, ends.trainable) + self._unit(plan, stage)) + alike
+            base += held * boundary + (loss if stage == plan.pp - 1 else working)
+            found.append(Stage(bytes=grow * base, held=held, cap=capacity - c.fixed_bytes))
+        return states, kept, found
+
+    def _weights(self, plan: Plan, weights: float, trained: bool) -> float:
+        """Bytes of states of so many weights, whole copies that grow with them included."""
+        return sum(self.states(plan, weights, weights if trained else 0)) + self._whole(plan) * weights
+
+    def _alike(self, plan: Plan) -> float:
+        """Buffers that reduce gradients."""
+        return BUCKET_BYTES if plan.dp > 1 and plan.zero_stage < 3 else 0.0
+
+    def _working(self, plan: Plan) -> float:
+        return self.constants.workspace * max(self.layer(kind, plan).working for kind in range(len(self.model.network.kinds)))
+
+    def _stage(self, plan: Plan, stage: int, chunks: Sequence[tuple[int, ...]], microbatches: int) -> StageMemory:
         kinds, held, c = self.model.network.kinds, in_flight(plan, stage, microbatches), self.constants
         counts = [sum(column) for column in zip(*chunks[stage :: plan.pp], strict=True)]
-        mine = [(kind, count) for kind, count in enumerate(counts) if count]
-        kept = sum(count * self.layer(kind, plan).kept for kind, count in mine) + self.boundary(plan)
-        working = max((self.layer(kind, plan).working for kind, _ in mine), default=0.0)
-        weights = self.model.stage_weights(plan, stage, split)
-        frozen = sum(count * kinds[kind].local_parameters(plan.tp, plan.ep) for kind, count in mine if not kinds[kind].trainable)
-        states = self.states(plan, weights, weights - frozen)
-        last = stage == plan.pp - 1
-        logits = self.logits(plan) if last else 0.0
+        kept = sum(count * self.layer(kind, plan).kept for kind, count in enumerate(counts)) + self.boundary(plan)
+        each = [kind.local_parameters(plan.tp, plan.ep) for kind in kinds]
+        ends, last = self.model.network.ends, stage == plan.pp - 1
+        own = (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if last else 0)
+        weights = own + sum(n * one for n, one in zip(counts, each, strict=True))
+        trained = own * ends.trainable + sum(n * one for n, one, kind in zip(counts, each, kinds, strict=True) if kind.trainable)
         found = StageMemory(
             stage,
-            *(c.states * part for part in states),
-            gathered=c.states * self.gathered(plan, weights, [kinds[kind] for kind, _ in mine], last or stage == 0),
+            *(c.states * part for part in self.states(plan, weights, trained)),
+            gathered=c.states * (self._whole(plan) * weights + self._unit(plan, stage)),
             activations=c.activations * held * kept,
-            workspace=c.workspace * working,
-            logits=c.logits * logits,
-            buffers=min(BUCKET_BYTES, 2 * weights) if plan.zero_stage in (1, 2) or plan.dp > 1 and plan.zero_stage == 0 else 0.0,
+            workspace=self._working(plan),
+            logits=c.logits * self.logits(plan) if last else 0.0,
+            buffers=self._alike(plan),
             fixed=c.fixed_bytes,
             slack=0.0,
             in_flight=held,
@@ -180,15 +214,19 @@ class Footprint:
             gradients /= shards
         return weights * size, gradients, optimizer / (shards if plan.zero_stage else 1) * offloaded
 
-    def gathered(self, plan: Plan, weights: float, layers: Sequence[Layer], at_an_end: bool) -> float:
-        """Whole weights of the units in use, and whole gradients before they are reduced, under zero_stage 3."""
-        if not plan.fully_sharded:
+    def _whole(self, plan: Plan) -> float:
+        """Bytes a weight of whole copies under zero_stage 3: kept through the step with a pipeline, gradients too, or until the backward."""
+        if not plan.fully_sharded or plan.pp == 1 and plan.reshard_after_forward:
             return 0.0
-        if plan.pp > 1 or not plan.reshard_after_forward:  # kept from the first microbatch to the last, gradients too
-            return weights * (2 + (4 if plan.pp > 1 else 2))
-        unit = max((layer.local_parameters(plan.tp, plan.ep) for layer in layers), default=0)
-        ends = self.model.network.ends
-        root = ends.vocab * ends.width / plan.tp if at_an_end else 0
+        return 2.0 + (4.0 if plan.pp > 1 else 2.0)
+
+    def _unit(self, plan: Plan, stage: int) -> float:
+        """Bytes of the units that are whole at once where they are freed after use: two layers and a gradient, or the root's."""
+        if not plan.fully_sharded or self._whole(plan):
+            return 0.0
+        network = self.model.network
+        unit = max(kind.local_parameters(plan.tp, plan.ep) for kind in network.kinds)
+        root = network.ends.vocab * network.ends.width / plan.tp if stage in (0, plan.pp - 1) else 0
         return max(2 * 2 * unit + 4 * unit, 2 * root + 4 * root + 2 * 2 * unit)
 
     def logits(self, plan: Plan) -> float:

@@ -56,7 +56,7 @@ class Device:
     """One torch device. Rates in FLOP/s and bytes/s; `attention` is the share of matmul_flops that fused attention reaches.
 
     sustained: the share of matmul_flops that the device holds in a step, under its power. units: what tiles of a product are spread on
-    (streaming multiprocessors, compute units, Xe cores).
+    (streaming multiprocessors, compute units, Xe cores). unprofiled: what to measure first, where the figures only order plans.
     """
 
     name: str
@@ -68,12 +68,13 @@ class Device:
     sustained: Number
     units: int
     memory_bytes: float | None
+    unprofiled: str = ""
 
     def missing(self) -> str:
         """What has to be measured before a step on this device can be predicted; "" where nothing is missing."""
         figures = {"matmul_flops": self.matmul_flops, "hbm": self.hbm, "attention": self.attention}
         lost = [f"{name} ({figure.source})" for name, figure in figures.items() if figure.value is None]
-        return f"{self.name}: {', '.join(lost)}" if lost else ""
+        return "; ".join((*lost, *((self.unprofiled,) if self.unprofiled else ())))
 
     def matmul(self, precision: str) -> float | None:
         """What a large product reaches; fp32 at a quarter of bf16, fp8 where a figure is known, else as bf16."""
@@ -152,7 +153,7 @@ def _device(key: str, row: Mapping[str, Any], memory: float | None) -> Device:
         return Number(found["value"], found["tag"], found["source"])
 
     rates = (number(name) for name in ("peak_flops", "matmul_flops", "matmul_flops_fp8", "hbm", "attention", "sustained"))
-    return Device(key, *rates, int(row["units"]), memory)
+    return Device(key, *rates, int(row["units"]), memory, row.get("unprofiled", ""))
 
 
 def _row(name: str) -> tuple[str, Mapping[str, Any]]:

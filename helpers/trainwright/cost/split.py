@@ -62,3 +62,50 @@ def split(seconds: Sequence[float], states: Sequence[float], activations: Sequen
         if high - low <= 1e-9 * high:
             break
     return best
+
+
+def uniform(layers: int, seconds: float, states: float, activations: float, stages: Sequence[Stage]) -> tuple[int, ...] | None:
+    """`split` where all layers are equal, in closed form: the same optimum, and as even as it allows."""
+    most = [_most(stage, states + stage.held * activations, layers) for stage in stages]
+    if min(most) < 0 or sum(most) < layers:
+        return None
+    tops = sorted({stage.seconds for stage in stages})
+    if seconds <= 0:
+        return _even(layers, most)
+    for threshold in _thresholds(layers, seconds, tops, len(stages)):
+        found = [min(limit, _within(threshold - stage.seconds, seconds)) for limit, stage in zip(most, stages, strict=True)]
+        if min(found) >= 0 and sum(found) >= layers:
+            return _even(layers, found)
+    return None
+
+
+def _most(stage: Stage, each: float, layers: int) -> int:
+    """Layers that the memory of a stage has room for; -1 where not even none fit."""
+    room = stage.cap - stage.bytes
+    if room < 0:
+        return -1
+    return layers if each <= 0 or room == float("inf") else min(layers, int(room / each))
+
+
+def _within(room: float, seconds: float) -> int:
+    return int(room / seconds + 1e-9) if room >= -1e-12 else -1
+
+
+def _thresholds(layers: int, seconds: float, tops: Sequence[float], stages: int) -> list[float]:
+    """Every time that a slowest stage can take, from the least that is possible upwards."""
+    least = max((seconds * layers + min(tops) * stages) / stages, max(tops))
+    counts = {top: max(int((least - top) / seconds) - 1, 0) for top in tops}
+    return sorted(top + n * seconds for top in tops for n in range(counts[top], layers + 1) if top + n * seconds >= least * (1 - 1e-12))
+
+
+def _even(layers: int, limits: Sequence[int]) -> tuple[int, ...]:
+    """Fill stages level by level up to their limits; where the last level is not full its layers go to the stages that hold fewest, middle first."""
+    low, high = 0, max(limits)
+    while low < high:
+        level = (low + high) // 2
+        low, high = (level + 1, high) if sum(min(limit, level) for limit in limits) < layers else (low, level)
+    found = [min(limit, low) for limit in limits]
+    spare = sum(found) - layers
+    for at in sorted((i for i, n in enumerate(found) if n == low and n), key=lambda i: -abs(2 * i - len(limits) + 1))[:spare]:
+        found[at] -= 1
+    return tuple(found)

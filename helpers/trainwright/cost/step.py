@@ -181,6 +181,13 @@ class StepModel:
 
     def head(self, plan: Plan) -> Pass:
         """Head and loss of one microbatch; the table is a lookup."""
+        key = ("head", plan.loss, *_features(plan))
+        found = self._passes.get(key)
+        if found is None:
+            found = self._passes[key] = self._head(plan)
+        return found
+
+    def _head(self, plan: Plan) -> Pass:
         forward, backward = self.compute.head(self.network.ends, self.tokens(plan), plan)
         sync = self.links.time("all_reduce", self.tokens(plan) * self.network.ends.width * 2, plan.tp, 1)
         hidden = (0.0, 0.0)
@@ -190,53 +197,52 @@ class StepModel:
         parts = {"head": forward + backward, "tp": 2 * sync, "fsdp": sum(hidden)}
         return Pass(forward + sync + hidden[0], backward + sync + hidden[1], parts)
 
+    def stage_seconds(self, plan: Plan, split: Sequence[int]) -> list[float]:
+        """Forward and backward of one microbatch on each stage, transfers apart."""
+        found = [0.0] * plan.pp
+        for number, chunk in enumerate(self.chunks(plan, split)):
+            found[plan.stage_of(number)] += sum(count * self.layer_pass(kind, plan).both for kind, count in enumerate(chunk) if count)
+        found[-1] += self.head(plan).both
+        return found
+
+    def seconds(self, plan: Plan, split: Sequence[int]) -> float:
+        """Only the seconds of `step`: what a search compares."""
+        return self._total(plan, split, self.stage_seconds(plan, split), plan.microbatches(self.global_batch))[0]
+
+    def _total(self, plan: Plan, split: Sequence[int], stages: list[float], microbatches: int) -> tuple[float, float, list[float], tuple[float, float]]:
+        """The step's seconds, those of the microbatches, each stage's with what of its transfers shows, and (sync, optimizer)."""
+        sending = 2 * self.transfer(plan) if plan.pp > 1 else 0.0
+        shown = self.constants.overlap_cost * sending * plan.virtual_stages
+        exposed = [seconds + shown for seconds in stages]
+        work = step_seconds(exposed, sending, microbatches, plan.schedule, plan.virtual_stages)
+        after = max((self._after(plan, stage, split) for stage in {0, plan.pp - 1}), key=sum)
+        return (work + sum(after)) * self.machine.slowest * self.jitter(plan), work, exposed, after
+
     def step(self, plan: Plan) -> StepTime:
         """The step under `plan`; raises PlanError where the batch does not divide, UserError where devices do not match."""
         if plan.world_size != self.machine.devices:
             raise UserError(f"the plan needs {plan.world_size} devices, the machine has {self.machine.devices}")
-        microbatches = plan.microbatches(self.global_batch)
-        split = self.split(plan)
-        stages: list[dict[str, float]] = [{} for _ in range(plan.pp)]
-        both = [0.0] * plan.pp
-        backward = [0.0] * plan.pp
-        for number, chunk in enumerate(self.chunks(plan, split)):
-            at = plan.stage_of(number)
-            for kind, count in enumerate(chunk):
-                if not count:
-                    continue
-                one = self.layer_pass(kind, plan)
-                both[at] += count * one.both
-                backward[at] += count * one.backward
-                _add(stages[at], one.parts, count)
-        head = self.head(plan)
-        both[-1] += head.both
-        backward[-1] += head.backward
-        _add(stages[-1], head.parts, 1)
-        return self._assemble(plan, split, microbatches, stages, both, backward)
-
-    def _assemble(
-        self,
-        plan: Plan,
-        split: tuple[int, ...],
-        microbatches: int,
-        stages: list[dict[str, float]],
-        both: list[float],
-        backward: list[float],
-    ) -> StepTime:
-        transfer = self.transfer(plan)
-        slowest = max(range(plan.pp), key=lambda i: both[i])
-        sending = 2 * transfer * plan.virtual_stages if plan.pp > 1 else 0.0
-        exposed = [seconds + self.constants.overlap_cost * sending for seconds in both]
-        work = step_seconds(exposed, sending / plan.virtual_stages, microbatches, plan.schedule, plan.virtual_stages)
-        parts = {name: microbatches * value for name, value in stages[slowest].items()}
-        parts["transfer"] = microbatches * self.constants.overlap_cost * sending
+        microbatches, split = plan.microbatches(self.global_batch), self.split(plan)
+        stages = self.stage_seconds(plan, split)
+        total, work, exposed, after = self._total(plan, split, stages, microbatches)
+        slowest = max(range(plan.pp), key=lambda i: stages[i])
+        parts = {name: microbatches * value for name, value in self._stage_parts(plan, split, slowest).items()}
+        parts["transfer"] = microbatches * (exposed[slowest] - stages[slowest])
         parts["bubble"] = work - microbatches * exposed[slowest]
-        after = [self._after(plan, stage, split, backward[stage]) for stage in {0, plan.pp - 1}]
-        parts["sync"], parts["optimizer"] = max(after, key=sum)
-        slow = self.machine.slowest * self.jitter(plan)
-        seconds = (work + parts["sync"] + parts["optimizer"]) * slow
-        parts["slowest"] = seconds - seconds / slow
-        return StepTime(seconds, parts, tuple(exposed), microbatches, split)
+        parts["sync"], parts["optimizer"] = after
+        parts["slowest"] = total - work - sum(after)
+        return StepTime(total, parts, tuple(exposed), microbatches, split)
+
+    def _stage_parts(self, plan: Plan, split: Sequence[int], stage: int) -> dict[str, float]:
+        """One microbatch on one stage, by part."""
+        parts: dict[str, float] = {}
+        for chunk in self.chunks(plan, split)[stage :: plan.pp]:
+            for kind, count in enumerate(chunk):
+                if count:
+                    _add(parts, self.layer_pass(kind, plan).parts, count)
+        if stage == plan.pp - 1:
+            _add(parts, self.head(plan).parts, 1)
+        return parts
 
     def jitter(self, plan: Plan) -> float:
         """What waiting for the slowest of all ranks at every layer costs, as a factor: only gathered weights make all ranks meet so often."""
@@ -256,22 +262,27 @@ class StepModel:
     def stage_weights(self, plan: Plan, stage: int, split: Sequence[int]) -> float:
         """Weights on one device of a stage before any sharding of states, table and head included."""
         ends, kinds = self.network.ends, self.network.kinds
-        chunks = self.chunks(plan, split)
-        found = sum(
-            count * kinds[kind].local_parameters(plan.tp, plan.ep)
-            for chunk in chunks[stage :: plan.pp]
-            for kind, count in enumerate(chunk)
-        )
+        if len(kinds) == 1:
+            found = sum(split[stage :: plan.pp]) * kinds[0].local_parameters(plan.tp, plan.ep)
+        else:
+            mine = self.chunks(plan, split)[stage :: plan.pp]
+            found = sum(n * kinds[kind].local_parameters(plan.tp, plan.ep) for chunk in mine for kind, n in enumerate(chunk))
         return found + (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if stage == plan.pp - 1 else 0)
 
-    def _after(self, plan: Plan, stage: int, split: Sequence[int], backward: float) -> tuple[float, float]:
+    def _after(self, plan: Plan, stage: int, split: Sequence[int]) -> tuple[float, float]:
         """Gradients and update of one stage after its last backward."""
         weights = self.stage_weights(plan, stage, split)
         shards = plan.dp_shard * plan.cp if plan.zero_stage else 1
         sync = self._sync(plan, weights, shards)
-        if plan.overlap_gradients:
-            sync = self._exposed(sync, backward)
+        if plan.overlap_gradients and sync:
+            sync = self._exposed(sync, self._backward(plan, stage, split))
         return sync, self.compute.optimizer(weights / shards)
+
+    def _backward(self, plan: Plan, stage: int, split: Sequence[int]) -> float:
+        """The last backward of one stage, under which gradients can be reduced."""
+        mine = self.chunks(plan, split)[stage :: plan.pp]
+        layers = sum(n * self.layer_pass(kind, plan).backward for chunk in mine for kind, n in enumerate(chunk) if n)
+        return layers + (self.head(plan).backward if stage == plan.pp - 1 else 0.0)
 
     def _sync(self, plan: Plan, weights: float, shards: int) -> float:
         """Reducing gradients over data-parallel ranks, and gathering what each updated."""

@@ -65,9 +65,10 @@ def memory_of(row: Row, fit: Fit = SHIPPED) -> StageMemory | None:
     return None if row.plan is None else Footprint(model_of(row, fit), fit.memory_constants()).peak(row.plan)
 
 
-def calibrate(rows: Sequence[Row]) -> Fit:
-    """The factors that fit the measured steps and memories of `rows`; raises UserError where none can be used."""
-    timed, weighed = [row for row in rows if has_time(row)], [row for row in rows if has_memory(row)]
+def calibrate(rows: Sequence[Row], kind: str = "both") -> Fit:
+    """The factors that fit the measured steps, memories or both of `rows`; raises UserError where none can be used."""
+    timed = [row for row in rows if has_time(row)] if kind != "memory" else []
+    weighed = [row for row in rows if has_memory(row)] if kind != "time" else []
     if not timed and not weighed:
         raise UserError("no row has a measured step_time_s or mem_gb and a plan that the model can price")
     return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed))

@@ -258,9 +258,12 @@ def _recompute(c: _Cells) -> tuple[Recompute, float]:
 
 
 def _loss(c: _Cells) -> Loss:
-    """The notes say how the loss is computed ("loss mode: compiled"); where they are silent it is eager."""
+    """The notes say how the loss is computed ("loss mode: compiled"); where they are silent it is eager.
+
+    A loss in chunks whose graph keeps every chunk's logits for the backward saves nothing: only one that also goes backward by chunks.
+    """
     word = c.word("notes").partition("loss mode:")[2].strip().split(";")[0]
-    return "compiled" if word.startswith("compiled") else "chunked" if word.startswith("chunked") else "eager"
+    return "compiled" if word.startswith(("compiled", "chunked-backward")) else "eager"
 
 
 def _precision(c: _Cells) -> Precision:
