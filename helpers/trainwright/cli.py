@@ -37,6 +37,7 @@ COMMANDS = {
         Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", "distributed-strategy"),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", "distributed-strategy"),
         Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", "distributed-strategy"),
+        Command("plan", "trainwright.plan.command", "which parallel plan: search, ledger, prediction, calibration"),
         Command(
             "launch",
             "trainwright.launch.command",

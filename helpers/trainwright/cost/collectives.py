@@ -77,7 +77,9 @@ class Network:
 
     def _inside(self, group: Group) -> float:
         """Of the narrowest domain that holds the group's ranks on one node."""
-        levels = self.machine.levels[:-1] if len(self.machine.levels) > 1 and self.machine.levels[-1].name == "network" else self.machine.levels
+        levels = (
+            self.machine.levels[:-1] if len(self.machine.levels) > 1 and self.machine.levels[-1].name == "network" else self.machine.levels
+        )
         ranks = min(group.size, group.per_node)
         return self._narrowest(levels, ranks, group.stride).bandwidth(max(ranks, 2)) * self.constants.intra
 

@@ -27,7 +27,7 @@ KERNELS = 14  # of one layer's forward
 BACKWARD_TRAFFIC, BACKWARD_FLASH, BACKWARD_SCORES = 2.0, 2.5, 2.0
 HEAD_EAGER_BYTES, HEAD_COMPILED_BYTES = 24, 8  # per logit, forward and backward
 OPTIMIZER_BYTES = 28  # per parameter: master, two moments, gradient read; master, moments, parameter written
-# Tiles of a product's result and the share of the rate that each reaches when the device is full: small ones read their operands more often.
+# Tiles of a product's result and the share of the rate that each reaches on a full device: small ones read operands more often.
 TILES = (((256, 128), 1.0), ((128, 256), 1.0), ((128, 128), 0.95), ((128, 64), 0.8), ((64, 64), 0.6))
 VECTOR = 1 / 16  # of the tensor cores' rate (A100: 19.5 of 312 TFLOP/s, fp32), where a size is no multiple of 8
 

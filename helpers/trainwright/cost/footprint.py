@@ -98,8 +98,8 @@ class Footprint:
 
     def layer(self, kind: int, plan: Plan) -> LayerBytes:
         """Activations of one layer of a kind for one microbatch on one rank."""
-        key = (kind, plan.micro_batch, plan.tp, plan.cp, plan.sequence_parallel, plan.recompute, plan.activation_budget)
-        key = (*key, plan.compiled, plan.flash_attention)
+        batch = (kind, plan.micro_batch, plan.tp, plan.cp, plan.sequence_parallel)
+        key = (*batch, plan.recompute, plan.activation_budget, plan.compiled, plan.flash_attention)
         found = self._layers.get(key)
         if found is None:
             found = self._layers[key] = self._layer(self.model.network.kinds[kind], plan)
@@ -176,9 +176,12 @@ class Footprint:
         own = (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if last else 0)
         weights = own + sum(n * one for n, one in zip(counts, each, strict=True))
         trained = own * ends.trainable + sum(n * one for n, one, kind in zip(counts, each, kinds, strict=True) if kind.trainable)
+        parameters, gradients, optimizer = (c.states * part for part in self.states(plan, weights, trained))
         found = StageMemory(
-            stage,
-            *(c.states * part for part in self.states(plan, weights, trained)),
+            stage=stage,
+            parameters=parameters,
+            gradients=gradients,
+            optimizer=optimizer,
             gathered=c.states * (self._whole(plan) * weights + self._unit(plan, stage)),
             activations=c.activations * held * kept,
             workspace=self._working(plan),
@@ -215,8 +218,8 @@ class Footprint:
         return weights * size, gradients, optimizer / (shards if plan.zero_stage else 1) * offloaded
 
     def _whole(self, plan: Plan) -> float:
-        """Bytes a weight of whole copies under zero_stage 3: kept through the step with a pipeline, gradients too, or until the backward."""
-        if not plan.fully_sharded or plan.pp == 1 and plan.reshard_after_forward:
+        """Bytes a weight of whole copies under zero_stage 3: through the step with a pipeline, gradients too, or until the backward."""
+        if not plan.fully_sharded or (plan.pp == 1 and plan.reshard_after_forward):
             return 0.0
         return 2.0 + (4.0 if plan.pp > 1 else 2.0)
 

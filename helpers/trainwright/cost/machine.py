@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,10 +45,10 @@ class Level:
         known = self.bus
         if ranks <= known[0][0]:
             return known[0][1]
-        for (low, below), (high, above) in zip(known, known[1:], strict=False):
+        for (low, below), (high, above) in pairwise(known):
             if ranks <= high:
                 share = math.log(ranks / low) / math.log(high / low)
-                return below * (above / below) ** share
+                return float(below * (above / below) ** share)
         return known[-1][1]
 
 
@@ -152,8 +153,18 @@ def _device(key: str, row: Mapping[str, Any], memory: float | None) -> Device:
         found = row.get(field_name, {"value": None, "tag": "assumed", "source": "unknown"})
         return Number(found["value"], found["tag"], found["source"])
 
-    rates = (number(name) for name in ("peak_flops", "matmul_flops", "matmul_flops_fp8", "hbm", "attention", "sustained"))
-    return Device(key, *rates, int(row["units"]), memory, row.get("unprofiled", ""))
+    return Device(
+        name=key,
+        peak_flops=number("peak_flops"),
+        matmul_flops=number("matmul_flops"),
+        matmul_flops_fp8=number("matmul_flops_fp8"),
+        hbm=number("hbm"),
+        attention=number("attention"),
+        sustained=number("sustained"),
+        units=int(row["units"]),
+        memory_bytes=memory,
+        unprofiled=row.get("unprofiled", ""),
+    )
 
 
 def _row(name: str) -> tuple[str, Mapping[str, Any]]:

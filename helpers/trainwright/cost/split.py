@@ -31,7 +31,9 @@ def equal(layers: int, parts: int) -> tuple[int, ...]:
     return tuple(share + (first <= i < first + rest) for i in range(parts))
 
 
-def split(seconds: Sequence[float], states: Sequence[float], activations: Sequence[float], stages: Sequence[Stage]) -> tuple[int, ...] | None:
+def split(
+    seconds: Sequence[float], states: Sequence[float], activations: Sequence[float], stages: Sequence[Stage]
+) -> tuple[int, ...] | None:
     """Layers of each stage, or None where no split fits. Per layer: seconds, bytes of states, bytes of activations of one microbatch."""
     time = [0.0, *accumulate(seconds)]
     state, activation = [0.0, *accumulate(states)], [0.0, *accumulate(activations)]
@@ -99,7 +101,7 @@ def _thresholds(layers: int, seconds: float, tops: Sequence[float], stages: int)
 
 
 def _even(layers: int, limits: Sequence[int]) -> tuple[int, ...]:
-    """Fill stages level by level up to their limits; where the last level is not full its layers go to the stages that hold fewest, middle first."""
+    """Fill stages level by level up to their limits; where the last level is not full, the outer stages go without."""
     low, high = 0, max(limits)
     while low < high:
         level = (low + high) // 2

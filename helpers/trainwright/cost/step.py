@@ -21,7 +21,22 @@ from trainwright.errors import UserError
 from trainwright.parallel import Plan
 
 ASYNC_TP_HIDDEN = 0.6  # of the tensor-parallel traffic, where products and transfers are cut into pieces that overlap
-PARTS = ("products", "attention", "elementwise", "head", "repeated", "tp", "cp", "ep", "fsdp", "transfer", "bubble", "sync", "optimizer", "slowest")
+PARTS = (
+    "products",
+    "attention",
+    "elementwise",
+    "head",
+    "repeated",
+    "tp",
+    "cp",
+    "ep",
+    "fsdp",
+    "transfer",
+    "bubble",
+    "sync",
+    "optimizer",
+    "slowest",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +168,9 @@ class StepModel:
         return self._exposed(gather, forward), self._exposed(again + scatter, backward)
 
     def _gather(self, weights: float, plan: Plan) -> float:
-        return self.links.time("all_gather", weights * (1 if plan.precision == "fp8" else 2), plan.dp_shard * plan.cp, plan.tp, plan.one_rail)
+        return self.links.time(
+            "all_gather", weights * (1 if plan.precision == "fp8" else 2), plan.dp_shard * plan.cp, plan.tp, plan.one_rail
+        )
 
     def _scatter(self, weights: float, plan: Plan) -> float:
         return self.links.time("reduce_scatter", weights * plan.gradient_bytes, plan.dp_shard * plan.cp, plan.tp, plan.one_rail)
@@ -209,7 +226,9 @@ class StepModel:
         """Only the seconds of `step`: what a search compares."""
         return self._total(plan, split, self.stage_seconds(plan, split), plan.microbatches(self.global_batch))[0]
 
-    def _total(self, plan: Plan, split: Sequence[int], stages: list[float], microbatches: int) -> tuple[float, float, list[float], tuple[float, float]]:
+    def _total(
+        self, plan: Plan, split: Sequence[int], stages: list[float], microbatches: int
+    ) -> tuple[float, float, list[float], tuple[float, float]]:
         """The step's seconds, those of the microbatches, each stage's with what of its transfers shows, and (sync, optimizer)."""
         sending = 2 * self.transfer(plan) if plan.pp > 1 else 0.0
         shown = self.constants.overlap_cost * sending * plan.virtual_stages
@@ -245,7 +264,7 @@ class StepModel:
         return parts
 
     def jitter(self, plan: Plan) -> float:
-        """What waiting for the slowest of all ranks at every layer costs, as a factor: only gathered weights make all ranks meet so often."""
+        """What waiting for the slowest rank at every layer costs, as a factor: only where weights are gathered do all meet so often."""
         nodes = self.machine.devices / self.machine.node
         if not plan.fully_sharded or plan.pp > 1 or nodes <= 1:
             return 1.0

@@ -88,7 +88,7 @@ def _fit_time(rows: Sequence[Row]) -> dict[str, float]:
     if not rows:
         return {}
     devices = sorted({row.machine.device.name for row in rows if row.machine})
-    widths = {}
+    widths: dict[str, float] = {}
     for name, width in CALIBRATED.items():
         widths |= {f"{name}:{device}": width for device in devices} if name in PER_DEVICE else {name: width}
     return fitting.fit(lambda factors: [time_error(row, Fit(time=factors)) for row in rows], widths, NOISE)

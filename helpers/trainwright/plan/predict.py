@@ -6,13 +6,13 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainwright.cost.footprint import GIB
 from trainwright.errors import UserError
 from trainwright.plan.calibrate import Fit, memory_of, step_of
-from trainwright.plan.rows import Row
+from trainwright.plan.rows import LOSS_ASSUMED, Row
 
 # Half-widths of a 90 % interval in logarithms: what docs/plan-accuracy.md found, of runs from sources that no constant was fitted to,
 # and of other runs of a source that a fifth of was fitted.
@@ -104,9 +104,13 @@ def predict(row: Row, fit: Fit) -> Prediction:
 
 
 def _oom(row: Row, used: float, fit: Fit) -> bool | None:
+    """Whether the run would be out of memory; where the loss is not stated: even with the leanest one."""
     capacity = row.machine.device.memory_bytes if row.machine else None
-    if capacity is None:
+    if capacity is None or row.plan is None:
         return None
+    if LOSS_ASSUMED in row.assumed:
+        lean = memory_of(replace(row, plan=replace(row.plan, loss="chunked")), fit)
+        used = lean.total if lean else used
     return used > capacity * (1 + OOM_MARGIN if fit.memory_rows else 1.0)
 
 

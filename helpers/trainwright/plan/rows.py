@@ -33,6 +33,7 @@ SHARDED = {
 }
 RECOMPUTED: dict[str, Recompute] = {name: name for name in get_args(Recompute)}
 NEEDED = ("hardware", "n_gpus", "layers", "hidden", "heads", "vocab")
+LOSS_ASSUMED = "loss eager (not stated)"
 LARGEST_ROWS = 100_000
 
 
@@ -172,13 +173,13 @@ def _row(number: int, cells: Mapping[str, str]) -> Row:
     found = machine(cells["hardware"], devices, c.count("gpus_per_node", 8), inter or None, memory)
     batch = c.count("gbs")
     plan = _plan(c, devices, batch, net)
+    if "loss mode:" not in c.word("notes"):
+        c.assumed.append(LOSS_ASSUMED)
     return Row(number, cells, net, found, plan, seq, batch, "", tuple(c.assumed))
 
 
 @cache
-def _network(
-    name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, gated: bool, vocab: int, tied: bool, seq: int
-) -> Network:
+def _network(name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, gated: bool, vocab: int, tied: bool, seq: int) -> Network:
     """A decoder of equal blocks; heads that do not divide the width are taken as the nearest whole width."""
     heads, kv = (heads, kv) if hidden % heads == 0 else (_whole_heads(hidden, heads),) * 2
     dim = max(hidden // heads, 1)
@@ -270,7 +271,7 @@ def _precision(c: _Cells) -> Precision:
     word = c.word("precision") or "bf16"
     for known in ("fp8", "bf16", "fp16", "fp32"):
         if known in word:
-            return known  # type: ignore[return-value]
+            return known
     raise UserError(f"precision {word[:40]!r} is not known")
 
 

@@ -191,3 +191,31 @@ def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
         found.append(errors(source, ratios))
         every += ratios
     return [errors("all", every), *found] if every else []
+
+
+def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
+    """Each row predicted by a fit without it: one by one where there are few, else in seeded folds."""
+    usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
+    mine = [row for row in rows if usable(row)]
+    if len(mine) < 2:
+        return []
+    order = list(range(len(mine)))
+    random.Random(0).shuffle(order)
+    parts = [order[i :: min(folds, len(mine))] for i in range(min(folds, len(mine)))]
+    ratios = []
+    for part in parts:
+        fit = calibrate([mine[i] for i in order if i not in set(part)], kind)
+        ratios += [math.exp(error(mine[i], fit)) for i in part]
+    return [errors("all", ratios)]
+
+
+def regrets(chosen: Sequence[Choice]) -> dict[str, Any]:
+    """Means over workloads, and in how many the model's pick is within 5 % of the best."""
+    if not chosen:
+        return {"mean": {}, "within_5_percent": 0}
+    means = {
+        "model": mean(c.model for c in chosen),
+        "tp8_least_pp": mean(c.tp8 for c in chosen),
+        "random": mean(c.at_random for c in chosen),
+    }
+    return {"mean": means, "within_5_percent": sum(c.model <= 0.05 for c in chosen)}

@@ -99,12 +99,18 @@ def _bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
     thinner = [
         replace(space, micro_batches=(space.micro_batches or (1, 2, 4, 8))[:3]),
         replace(space, micro_batches=(space.micro_batches or (1, 2))[:2], virtual_stages=(1, 2), recomputes=space.recomputes[-2:]),
-        replace(space, micro_batches=(1,), virtual_stages=(1,), recomputes=space.recomputes[-1:], losses=space.losses[-1:], offloads=("none",)),
+        replace(
+            space, micro_batches=(1,), virtual_stages=(1,), recomputes=space.recomputes[-1:], losses=space.losses[-1:], offloads=("none",)
+        ),
     ]
     for thin in thinner:
         left = spaces.size(job, thin)
         if left <= LARGEST_SPACE:
-            return thin, [f"{whole:,} plans are more than {LARGEST_SPACE:,}: a thinner space of {left:,} was searched, and no optimum is proven"], False
+            return (
+                thin,
+                [f"{whole:,} plans are more than {LARGEST_SPACE:,}: a thinner space of {left:,} was searched, and no optimum is proven"],
+                False,
+            )
     raise UserError(f"{whole:,} plans are too many to price; bound the space (--max-tp, --max-pp, --micro-batches)")
 
 

@@ -1,4 +1,4 @@
-"""The declared space of uniform plans: every combination that the axes allow, in a fixed order; what is left out has a reason and a count."""
+"""The declared space of uniform plans: every combination that the axes allow, in a fixed order; what is left out is counted by reason."""
 
 from __future__ import annotations
 
