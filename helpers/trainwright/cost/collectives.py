@@ -77,17 +77,14 @@ class Network:
 
     def _inside(self, group: Group) -> float:
         """Of the narrowest domain that holds the group's ranks on one node."""
-        levels = (
-            self.machine.levels[:-1] if len(self.machine.levels) > 1 and self.machine.levels[-1].name == "network" else self.machine.levels
-        )
         ranks = min(group.size, group.per_node)
-        return self._narrowest(levels, ranks, group.stride).bandwidth(max(ranks, 2)) * self.constants.intra
+        return self._narrowest(ranks, group.stride).bandwidth(max(ranks, 2)) * self.constants.intra
 
-    def _narrowest(self, levels: tuple[Level, ...], ranks: int, stride: int) -> Level:
-        for level in levels:
+    def _narrowest(self, ranks: int, stride: int) -> Level:
+        for level in self.machine.inside:
             if ranks * stride <= level.size and level.size % (ranks * stride) == 0:
                 return level
-        return levels[-1]
+        return self.machine.inside[-1]
 
     def latency(self, group: Group) -> float:
         """Of one hop: over the network where the group leaves its node."""
@@ -104,7 +101,7 @@ class Network:
         if size < 2 or size_bytes <= 0:
             return 0.0
         group = self.group(size, stride)
-        if one_rail and group.nodes > 1:
+        if (one_rail or kind == "p2p") and group.nodes > 1:
             group = replace(group, per_node=1)
         rate, hop = self.bandwidth(group), self.latency(group)
         if kind == "p2p":
@@ -129,10 +126,9 @@ class Network:
         return max(inside, out / (self.machine.levels[-1].bandwidth(group.size) * self.constants.inter)) + hop * math.log2(group.size)
 
     def send(self, size_bytes: float, stride: int) -> float:
-        """One message between neighbours of an axis: over the network where they are on different nodes."""
-        if stride < self.machine.node and self.machine.node % (2 * stride) == 0 and self.machine.devices <= self.machine.node:
-            levels = self.machine.levels
-            return size_bytes / (levels[0].bandwidth(2) * self.constants.intra) + levels[0].latency_s
-        level = self.machine.levels[-1]
-        factor = self.constants.inter if level.name == "network" else self.constants.intra
-        return size_bytes / (level.bandwidth(2) * factor) + level.latency_s
+        """One message between neighbours of the outermost axis: over the network where there is more than one node."""
+        if self.machine.devices <= self.machine.node:
+            level, share = self._narrowest(2, stride), self.constants.intra
+        else:
+            level, share = self.machine.levels[-1], self.constants.inter
+        return size_bytes / (level.bandwidth(2) * share) + level.latency_s * self.constants.latency

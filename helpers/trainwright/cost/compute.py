@@ -118,6 +118,8 @@ class Compute:
         forward = max(products + attention + moved, launches)
         scores = BACKWARD_FLASH if plan.flash_attention else BACKWARD_SCORES
         backward = max(again + scores * attention + BACKWARD_TRAFFIC * moved, 2 * launches)
+        if not layer.backward:
+            return Passes(forward, 0.0, 0.0, products, attention)
         repeated = _repeated(plan, products, attention, moved) * self.constants.repeated
         return Passes(forward, backward, repeated, products + again, (1 + scores) * attention)
 

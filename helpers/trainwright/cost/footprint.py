@@ -106,6 +106,8 @@ class Footprint:
         return found
 
     def _layer(self, layer: Layer, plan: Plan) -> LayerBytes:
+        if not layer.backward:
+            return LayerBytes(0.0, 0.0)
         tokens, along = self.model.tokens(plan, layer), plan.tp if plan.sequence_parallel else 1
         stream, inner, scores = _stream(layer, plan), _inner(layer, plan), _scores(layer, self.model.seq_len, plan)
         whole = stream / along + inner / plan.tp + scores / min(plan.tp, layer.heads)

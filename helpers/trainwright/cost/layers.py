@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 from trainwright.parts import Attention, Block, Experts, Mlp, Tower, count
 
 Cut = Literal["out", "in", "none"]
-TOWER_IMAGES = 1.0  # images of one sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Matrix:
 class Layer:
     """One layer. Weights are counts; `tokens` is None where every token of the sequence passes, else tokens of one sequence.
 
-    weights_cut are divided by tp, weights_whole are on each of its devices, weights_expert are divided by ep.
+    weights_cut are divided by tp, weights_kv at most by the key/value heads, weights_whole are on each device, weights_expert are divided
+    by ep. backward: whether gradients pass at all; not through a frozen layer with nothing trained before it.
     """
 
     width: int
@@ -53,19 +54,22 @@ class Layer:
     experts: int
     per_token: int
     weights_cut: int
+    weights_kv: int
     weights_whole: int
     weights_expert: int
     trainable: bool = True
+    backward: bool = True
     causal: bool = True
     tokens: int | None = None
 
     @property
     def parameters(self) -> int:
-        return self.weights_cut + self.weights_whole + self.weights_expert
+        return self.weights_cut + self.weights_kv + self.weights_whole + self.weights_expert
 
     def local_parameters(self, tp: int, ep: int, expert_tp: int = 1) -> int:
         """Weights on one device before any sharding of states."""
-        return -(-self.weights_cut // tp) + self.weights_whole + -(-self.weights_expert // (ep * expert_tp))
+        kv = -(-self.weights_kv // min(tp, self.kv_heads))
+        return -(-self.weights_cut // tp) + kv + self.weights_whole + -(-self.weights_expert // (ep * expert_tp))
 
     @property
     def scores_width(self) -> float:
@@ -130,6 +134,8 @@ class Network:
 
 def network(model: ModelSpec, frozen: tuple[str, ...] = ()) -> Network:
     """The network of a ModelSpec; `frozen` names parts that are not trained: tower, decoder."""
+    if "decoder" in frozen and not model.projector and ("tower" in frozen or not model.tower):
+        raise UserError(f"{model.name}: nothing is left to train with {' and '.join(sorted(set(frozen)))} frozen")
     decoder = tuple(layer for run in model.runs for layer in (_layer(run.block, "decoder" not in frozen),) * run.count)
     tower = tuple(_tower(model.tower, "tower" not in frozen)) if model.tower else ()
     h, v = model.hidden_size, model.vocab_size
@@ -153,7 +159,9 @@ def _layer(block: Block, trainable: bool, tokens: int | None = None) -> Layer:
     matrices = (*_attention(h, attention), *_mlp(h, mlp))
     experts = mlp if isinstance(mlp, Experts) else None
     expert_weights = experts.num * 3 * experts.size * h if experts else 0
-    cut = sum(m.out * m.into for m in matrices if m.cut != "none" and not m.expert)
+    own_kv = attention.latent is None and attention.num_kv_heads != attention.num_heads
+    kv = sum(m.out * m.into for m in matrices if own_kv and m.groups == attention.num_kv_heads)
+    cut = sum(m.out * m.into for m in matrices if m.cut != "none" and not m.expert) - kv
     shared = experts.shared.size if experts and experts.shared else 0
     return Layer(
         width=h,
@@ -168,9 +176,11 @@ def _layer(block: Block, trainable: bool, tokens: int | None = None) -> Layer:
         experts=experts.num if experts else 0,
         per_token=experts.per_token if experts else 0,
         weights_cut=cut,
-        weights_whole=block.parameters - cut - expert_weights,
+        weights_kv=kv,
+        weights_whole=block.parameters - cut - kv - expert_weights,
         weights_expert=expert_weights,
         trainable=trainable,
+        backward=trainable or tokens is None,
         causal=tokens is None,
         tokens=tokens,
     )

@@ -14,6 +14,7 @@ from trainwright.document import load_mapping
 from trainwright.errors import UserError
 
 TABLE = Path(__file__).with_name("machines.yaml")
+NETWORK = "network"
 Tag = Literal["measured", "calibrated", "spec", "assumed"]
 
 
@@ -101,9 +102,14 @@ class Machine:
     notes: tuple[str, ...] = field(default=())
 
     @property
+    def inside(self) -> tuple[Level, ...]:
+        """The levels of one node."""
+        return tuple(level for level in self.levels if level.name != NETWORK)
+
+    @property
     def node(self) -> int:
-        """Devices that share the fast links: all but the last level."""
-        return self.levels[-2].size if len(self.levels) > 1 else self.levels[-1].size
+        """Devices that share the fast links."""
+        return self.inside[-1].size
 
 
 def machine(
@@ -139,7 +145,7 @@ def _levels(row: Mapping[str, Any], node: int, devices: int, inter: float | None
     levels.append(_level("node", node, row["bus"]["value"], 3e-6, row["bus"]))
     if devices > node:
         assert inter is not None
-        levels.append(Level("network", devices, ((1, inter),), 10e-6, "spec", "given per device"))
+        levels.append(Level(NETWORK, devices, ((1, inter),), 10e-6, "spec", "given per device"))
     return tuple(levels)
 
 

@@ -115,19 +115,21 @@ class StepModel:
         tp = self._tp(layer, tokens, plan)
         cp = self._cp(layer, tokens, plan, self.compute.attention(layer, tokens, seq, plan))
         ep = self._ep(layer, tokens, plan)
-        again = (tp + ep + cp[0]) if plan.recompute == "full" else 0.0
-        forward, backward = one.forward + tp + ep + cp[0], one.backward + one.repeated + tp + ep + cp[1] + again
+        again = plan.recompute == "full" and layer.backward
+        forward = one.forward + tp + ep + cp[0]
+        backward = one.backward + one.repeated + tp + ep + cp[1] + again * (tp + ep + cp[0]) if layer.backward else 0.0
         hidden = self._fsdp(layer, plan, forward, backward)
+        times = 1 + layer.backward + again
         parts = {
             "products": one.products,
             "attention": one.attention,
+            "elementwise": one.forward + one.backward - one.products - one.attention,
             "repeated": one.repeated,
-            "tp": (3 if plan.recompute == "full" else 2) * tp,
-            "ep": (3 if plan.recompute == "full" else 2) * ep,
-            "cp": sum(cp) + (cp[0] if plan.recompute == "full" else 0.0),
-            "fsdp": hidden[0] + hidden[1],
+            "tp": times * tp,
+            "ep": times * ep,
+            "cp": cp[0] + layer.backward * cp[1] + again * cp[0],
+            "fsdp": sum(hidden),
         }
-        parts["elementwise"] = one.forward + one.backward - parts["products"] - parts["attention"]
         return Pass(forward + hidden[0], backward + hidden[1], parts)
 
     def _tp(self, layer: Layer, tokens: float, plan: Plan) -> float:

@@ -10,6 +10,7 @@ from trainwright.cost.constants import Constants
 from trainwright.cost.footprint import GIB, MemoryConstants
 from trainwright.cost.step import StepTime
 from trainwright.parallel import Plan
+from trainwright.plan import signals
 from trainwright.plan.inputs import Inputs
 from trainwright.plan.predict import CALIBRATED_MEMORY, CALIBRATED_SPREAD, SHIPPED_MEMORY, SHIPPED_SPREAD, spread
 from trainwright.plan.search import Found, Priced
@@ -17,6 +18,7 @@ from trainwright.report import Report
 from trainwright.units import format_bytes, format_seconds
 
 PAIR_SPREAD = 0.10  # of the ratio of two plans' errors, in logarithms: docs/plan-accuracy.md
+PROBES, PROBE_STEPS, RELAUNCH_S = 2, 20, 300.0  # what it takes to trust a new plan: runs, their steps, start and compile (assumed)
 TIE, SURE = 0.05, 0.80  # a smaller gain, or a smaller chance of being faster at all, is a tie
 
 
@@ -36,6 +38,8 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
         "memory_bytes": {**spread(peak.total, memory_half).to_json(), "tag": "calibrated" if given.fit.memory_rows else "assumed"},
         "memory": {"metric": "device", "stages": [stage.to_json() for stage in stages], "capacity": round(given.capacity)},
         "fits": peak.total <= given.capacity,
+        "invariants": signals.invariants(given, plan, step.split),
+        "counter_signals": signals.counter_signals(given, plan, step),
     }
 
 
@@ -68,20 +72,29 @@ def _tagged(now: Any, shipped: Any, fitted: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def decision(given: Inputs, found: Found) -> dict[str, Any]:
-    """The best against the fallback: whether the gain is more than the model's own error."""
+def decision(given: Inputs, found: Found, steps: int | None) -> dict[str, Any]:
+    """The best against the fallback: whether the gain is more than the model's own error, and more than it costs to get.
+
+    kind: none (nothing fits), same, unknown (the device was never profiled), tie, short (the run ends before the gain has paid), best.
+    """
     best, fallback = found.best, found.fallback
+    nothing = {"gain": None, "probability": None, "break_even_steps": None, "overhead_s": None, "steps": steps}
     if best is None or fallback is None:
-        return {"kind": "none", "gain": None, "probability": None}
+        return {"kind": "none", **nothing}
     if given.machine.device.missing():
-        return {"kind": "unknown", "gain": None, "probability": None}
+        return {"kind": "unknown", **nothing}
     gain = fallback.seconds / best.seconds - 1
     chance = 0.5 * (1 + math.erf(math.log(1 + gain) / PAIR_SPREAD / math.sqrt(2)))
+    overhead = PROBES * (RELAUNCH_S + PROBE_STEPS * best.seconds)
+    saved = fallback.seconds - best.seconds
+    even = math.ceil(overhead / saved) if saved > 0 else None
     tie = gain < TIE or chance < SURE
-    return {"kind": "same" if best.plan == fallback.plan else "tie" if tie else "best", "gain": gain, "probability": chance}
+    short = steps is not None and even is not None and steps < even
+    kind = "same" if best.plan == fallback.plan else "tie" if tie else "short" if short else "best"
+    return {"kind": kind, "gain": gain, "probability": chance, "break_even_steps": even, "overhead_s": overhead, "steps": steps}
 
 
-def search_data(given: Inputs, found: Found) -> dict[str, Any]:
+def search_data(given: Inputs, found: Found, steps: int | None = None) -> dict[str, Any]:
     """`data` of plan search."""
     return {
         "action": "search",
@@ -90,7 +103,7 @@ def search_data(given: Inputs, found: Found) -> dict[str, Any]:
         "proven": found.complete,
         "fitting": len(found.fitting),
         "rejected": found.rejected,
-        "decision": decision(given, found),
+        "decision": decision(given, found, steps),
         "best": _entry(given, found.best),
         "fallback": _entry(given, found.fallback),
         "alternatives": [entry(given, one.plan) for one in found.alternatives()],
@@ -171,6 +184,9 @@ def _decided(data: dict[str, Any]) -> str:
         return "decision: open until the device is profiled; the fallback is the simplest plan that fits"
     if found["kind"] == "tie":
         return f"decision: a tie ({found['gain']:.1%} predicted gain, {found['probability']:.0%} sure): take the fallback, it is simpler"
+    if found["kind"] == "short":
+        words = f"{found['steps']:,} steps end before the gain has paid for {PROBES} probe runs ({found['break_even_steps']:,} steps)"
+        return f"decision: the fallback: {words}"
     return f"decision: the best ({found['gain']:.1%} faster than the fallback, {found['probability']:.0%} sure)"
 
 

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> Report:
 def _search(options: argparse.Namespace, report: Report) -> None:
     given = inputs.read(options, report)
     found = search(given.job, given.steps, given.footprint, given.capacity, given.space)
-    report.data = answer.search_data(given, found)
+    report.data = answer.search_data(given, found, options.steps)
     answer.search_text(report, report.data)
     answer.refuse_nothing_fits(report, given, found)
     if found.best is None:
