@@ -31,7 +31,7 @@ class Plan:
     dp_replicate: copies that only reduce gradients. dp_shard: devices that share states by `zero_stage` (0 none; 1 optimizer;
     2 and gradients; 3 and parameters). tp: parts of every matrix; sequence_parallel: activations between them are cut along
     the sequence too. pp: pipeline stages, each of `virtual_stages` chunks. cp: parts of each sequence. ep: parts of the
-    experts, inside dp_shard * cp * tp. micro_batch: sequences of one data-parallel rank in one pass. layer_split: layers of
+    experts, inside dp * cp * tp. micro_batch: sequences of one data-parallel rank in one pass. layer_split: layers of
     each chunk, first chunk of the pipeline first (None: as equal as the model allows). activation_budget: the share of activations
     kept under recompute "budget". reshard_after_forward and one_rail speak of zero_stage 3: weights are freed between forward and
     backward; they are gathered over one link of the network a rank and not all of a node's (DeepSpeed's of 2021).
@@ -87,8 +87,8 @@ class Plan:
         split = self.layer_split
         if split is not None and (len(split) != self.chunks or any(type(n) is not int or n < 0 for n in split)):
             raise PlanError(f"layer_split has {len(split)} parts; pp x virtual_stages = {self.chunks} are needed, none negative")
-        if self.ep > 1 and (self.dp_shard * self.cp * self.tp) % self.ep:
-            raise PlanError(f"ep {self.ep} does not divide dp_shard x cp x tp = {self.dp_shard * self.cp * self.tp}")
+        if self.ep > 1 and (self.dp * self.cp * self.tp) % self.ep:
+            raise PlanError(f"ep {self.ep} does not divide dp x cp x tp = {self.dp * self.cp * self.tp}")
 
     @property
     def dp(self) -> int:

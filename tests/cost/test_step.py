@@ -56,8 +56,8 @@ def faster(found: Machine, times: float) -> Machine:
         return replace(number, value=None if number.value is None else number.value * times)
 
     device = found.device
-    names = ("peak_flops", "matmul_flops", "matmul_flops_fp8", "hbm")
-    device = replace(device, **{name: more(getattr(device, name)) for name in names})
+    device = replace(device, peak_flops=more(device.peak_flops), hbm=more(device.hbm))
+    device = replace(device, matmul_flops=more(device.matmul_flops), matmul_flops_fp8=more(device.matmul_flops_fp8))
     levels = tuple(
         replace(level, bus=tuple((n, rate * times) for n, rate in level.bus), latency_s=level.latency_s / times) for level in found.levels
     )
@@ -107,7 +107,11 @@ def test_one_microbatch_asks_for_the_least_sum_and_many_for_the_least_maximum() 
 
 def test_schedules_fill_less_and_hold_more() -> None:
     stages = [1.0] * 4
-    times = [step_seconds(stages, 0.0, 8, "1f1b"), step_seconds(stages, 0.0, 8, "interleaved", 2), step_seconds(stages, 0.0, 8, "zero-bubble")]
+    times = [
+        step_seconds(stages, 0.0, 8, "1f1b"),
+        step_seconds(stages, 0.0, 8, "interleaved", 2),
+        step_seconds(stages, 0.0, 8, "zero-bubble"),
+    ]
     assert times == sorted(times, reverse=True)
     plain = Plan(pp=4, schedule="1f1b")
     assert [in_flight(plain, stage, 8) for stage in range(4)] == [4, 3, 2, 1]
@@ -172,9 +176,7 @@ def test_thin_products_are_slow() -> None:
 def test_gathering_is_per_microbatch_without_a_pipeline() -> None:
     slow = machine("a100", 64, 8, 1e9)
     net = network(spec(width=4096, heads=32))
-    few, many = (
-        StepModel(net, slow, 1024, 256).step(Plan(dp_shard=64, zero_stage=3, micro_batch=size)).parts["fsdp"] for size in (4, 1)
-    )
+    few, many = (StepModel(net, slow, 1024, 256).step(Plan(dp_shard=64, zero_stage=3, micro_batch=size)).parts["fsdp"] for size in (4, 1))
     assert many > 3 * few
 
 
@@ -188,7 +190,10 @@ def test_experts_in_every_second_layer() -> None:
     flat = model.step(Plan(dp_shard=8, zero_stage=1))
     spread = model.step(Plan(dp_shard=8, zero_stage=1, ep=8))
     assert spread.parts["ep"] > 0 and flat.parts["ep"] == 0
-    assert model.stage_weights(Plan(dp_shard=8, zero_stage=1, ep=8), 0, (8,)) < model.stage_weights(Plan(dp_shard=8, zero_stage=1), 0, (8,)) / 2
+    assert (
+        model.stage_weights(Plan(dp_shard=8, zero_stage=1, ep=8), 0, (8,))
+        < model.stage_weights(Plan(dp_shard=8, zero_stage=1), 0, (8,)) / 2
+    )
 
 
 def test_a_frozen_tower_costs_a_forward_and_no_gradients() -> None:

@@ -142,7 +142,7 @@ class Footprint:
         c, kinds = self.constants, self.model.network.kinds
         grow = 1 + c.slack
         microbatches = max(self.model.global_batch // (plan.dp * plan.micro_batch), 1)
-        states = [grow * c.states * self._weights(plan, kind.local_parameters(plan.tp, plan.ep), kind.trainable) for kind in kinds]
+        states = [grow * c.states * (sum(self._layer_states(plan, kind)) + self._whole(plan) * _local(kind, plan)) for kind in kinds]
         kept = [grow * c.activations * self.layer(number, plan).kept for number in range(len(kinds))]
         ends = self.model.network.ends
         first, last = ends.first(plan.tp), ends.last(plan.tp, plan.pp > 1)
@@ -153,14 +153,18 @@ class Footprint:
         for stage in range(plan.pp):
             held = in_flight(plan, stage, microbatches)
             own = (first if stage == 0 else 0) + (last if stage == plan.pp - 1 else 0)
-            base = c.states * (self._weights(plan, own, ends.trainable) + self._unit(plan, stage)) + alike
+            whole = sum(self.states(plan, own, own * ends.trainable)) + self._whole(plan) * own
+            base = c.states * (whole + self._unit(plan, stage)) + alike
             base += held * boundary + (loss if stage == plan.pp - 1 else working)
             found.append(Stage(bytes=grow * base, held=held, cap=capacity - c.fixed_bytes))
         return states, kept, found
 
-    def _weights(self, plan: Plan, weights: float, trained: bool) -> float:
-        """Bytes of states of so many weights, whole copies that grow with them included."""
-        return sum(self.states(plan, weights, weights if trained else 0)) + self._whole(plan) * weights
+    def _layer_states(self, plan: Plan, kind: Layer) -> tuple[float, float, float]:
+        """Parameters, gradients and optimizer states of one layer: experts are shared by the ranks that hold the same ones."""
+        dense, experts = kind.local_dense(plan.tp), kind.local_experts(plan.ep)
+        alike = max(plan.dp_shard * plan.cp * plan.tp // plan.ep, 1)
+        first, second = self.states(plan, dense, dense * kind.trainable), self.states(plan, experts, experts * kind.trainable, alike)
+        return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
     def _alike(self, plan: Plan) -> float:
         """Buffers that reduce gradients."""
@@ -173,12 +177,14 @@ class Footprint:
         kinds, held, c = self.model.network.kinds, in_flight(plan, stage, microbatches), self.constants
         counts = [sum(column) for column in zip(*chunks[stage :: plan.pp], strict=True)]
         kept = sum(count * self.layer(kind, plan).kept for kind, count in enumerate(counts)) + self.boundary(plan)
-        each = [kind.local_parameters(plan.tp, plan.ep) for kind in kinds]
         ends, last = self.model.network.ends, stage == plan.pp - 1
         own = (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if last else 0)
-        weights = own + sum(n * one for n, one in zip(counts, each, strict=True))
-        trained = own * ends.trainable + sum(n * one for n, one, kind in zip(counts, each, kinds, strict=True) if kind.trainable)
-        parameters, gradients, optimizer = (c.states * part for part in self.states(plan, weights, trained))
+        weights = own + sum(n * _local(kind, plan) for n, kind in zip(counts, kinds, strict=True))
+        layers = [self._layer_states(plan, kind) for kind in kinds]
+        roots = self.states(plan, own, own * ends.trainable)
+        parameters, gradients, optimizer = (
+            c.states * (roots[i] + sum(n * layer[i] for n, layer in zip(counts, layers, strict=True))) for i in range(3)
+        )
         found = StageMemory(
             stage=stage,
             parameters=parameters,
@@ -203,9 +209,9 @@ class Footprint:
         along = plan.tp if plan.sequence_parallel else 1
         return plan.virtual_stages * 2 * self.model.tokens(plan) * self.model.network.ends.width / along
 
-    def states(self, plan: Plan, weights: float, trained: float) -> tuple[float, float, float]:
-        """Parameters, gradients and optimizer states of `weights` on a rank, `trained` of which are updated."""
-        shards = plan.dp_shard * plan.cp
+    def states(self, plan: Plan, weights: float, trained: float, shards: int | None = None) -> tuple[float, float, float]:
+        """Parameters, gradients and optimizer states of `weights` on a rank, `trained` of which are updated, shared by `shards` ranks."""
+        shards = shards or plan.dp_shard * plan.cp
         # Gradients of 16 bits are copied to fp32 before the update.
         optimizer = trained * (MASTER + MOMENTS + (4 if plan.gradient_bytes == 2 else 0))
         if plan.precision == "fp32":
@@ -230,7 +236,7 @@ class Footprint:
         if not plan.fully_sharded or self._whole(plan):
             return 0.0
         network = self.model.network
-        unit = max(kind.local_parameters(plan.tp, plan.ep) for kind in network.kinds)
+        unit = max(_local(kind, plan) for kind in network.kinds)
         root = network.ends.vocab * network.ends.width / plan.tp if stage in (0, plan.pp - 1) else 0
         return max(2 * 2 * unit + 4 * unit, 2 * root + 4 * root + 2 * 2 * unit)
 
@@ -246,6 +252,10 @@ class Footprint:
         shards = plan.dp_shard * plan.cp if plan.zero_stage else 1
         kept = weights * (MASTER + MOMENTS) / shards if plan.offload == "optimizer" else 0.0
         return per_node * (4 * weights / (shards if plan.zero_stage == 3 else 1) + kept)
+
+
+def _local(layer: Layer, plan: Plan) -> int:
+    return layer.local_parameters(plan.tp, plan.ep)
 
 
 def _stream(layer: Layer, plan: Plan) -> float:

@@ -66,10 +66,18 @@ class Layer:
     def parameters(self) -> int:
         return self.weights_cut + self.weights_kv + self.weights_whole + self.weights_expert
 
-    def local_parameters(self, tp: int, ep: int, expert_tp: int = 1) -> int:
+    def local_parameters(self, tp: int, ep: int) -> int:
         """Weights on one device before any sharding of states."""
+        return self.local_dense(tp) + self.local_experts(ep)
+
+    def local_experts(self, ep: int) -> int:
+        """Weights of the experts that one device holds, each whole."""
+        return -(-self.weights_expert // ep)
+
+    def local_dense(self, tp: int) -> int:
+        """Weights outside the experts on one device."""
         kv = -(-self.weights_kv // min(tp, self.kv_heads))
-        return -(-self.weights_cut // tp) + kv + self.weights_whole + -(-self.weights_expert // (ep * expert_tp))
+        return -(-self.weights_cut // tp) + kv + self.weights_whole
 
     @property
     def scores_width(self) -> float:

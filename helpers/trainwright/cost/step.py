@@ -18,7 +18,7 @@ from trainwright.cost.machine import Machine
 from trainwright.cost.pipeline import step_seconds
 from trainwright.cost.split import equal
 from trainwright.errors import UserError
-from trainwright.parallel import Plan
+from trainwright.parallel import Plan, PlanError
 
 ASYNC_TP_HIDDEN = 0.6  # of the tensor-parallel traffic, where products and transfers are cut into pieces that overlap
 PARTS = (
@@ -188,6 +188,10 @@ class StepModel:
             if sum(plan.layer_split) != self.network.num_layers:
                 raise UserError(f"layer_split places {sum(plan.layer_split)} layers; {self.network.name} has {self.network.num_layers}")
             return plan.layer_split
+        if plan.chunks > self.network.num_layers:
+            raise PlanError(
+                f"{plan.chunks} stages are more than the {self.network.num_layers} layers; name a layer_split to leave stages empty"
+            )
         return equal(self.network.num_layers, plan.chunks)
 
     def chunks(self, plan: Plan, split: Sequence[int]) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,13 +92,27 @@ def _fit_time(rows: Sequence[Row]) -> dict[str, float]:
     widths: dict[str, float] = {}
     for name, width in CALIBRATED.items():
         widths |= {f"{name}:{device}": width for device in devices} if name in PER_DEVICE else {name: width}
-    return fitting.fit(lambda factors: [time_error(row, Fit(time=factors)) for row in rows], widths, NOISE)
+    shares = _shares(rows)
+    return fitting.fit(lambda factors: _weighed([time_error(row, Fit(time=factors)) for row in rows], shares), widths, NOISE)
 
 
 def _fit_memory(rows: Sequence[Row]) -> dict[str, float]:
     if not rows:
         return {}
-    return fitting.fit(lambda factors: [memory_error(row, Fit(memory=factors)) for row in rows], MEMORY_CALIBRATED, MEMORY_NOISE)
+    shares = _shares(rows)
+    return fitting.fit(
+        lambda factors: _weighed([memory_error(row, Fit(memory=factors)) for row in rows], shares), MEMORY_CALIBRATED, MEMORY_NOISE
+    )
+
+
+def _shares(rows: Sequence[Row]) -> list[float]:
+    """Square roots of weights with which every source counts alike, 1 on average: one long table is not to outvote the others."""
+    sizes = Counter(row.source for row in rows)
+    return [math.sqrt(len(rows) / len(sizes) / sizes[row.source]) for row in rows]
+
+
+def _weighed(errors: Sequence[float], shares: Sequence[float]) -> list[float]:
+    return [error * share for error, share in zip(errors, shares, strict=True)]
 
 
 def time_error(row: Row, fit: Fit) -> float:

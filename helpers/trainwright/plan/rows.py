@@ -33,6 +33,7 @@ SHARDED = {
 }
 RECOMPUTED: dict[str, Recompute] = {name: name for name in get_args(Recompute)}
 NEEDED = ("hardware", "n_gpus", "layers", "hidden", "heads", "vocab")
+LARGEST_COUNTS = {"layers": 10_000, "hidden": 10**6, "heads": 10**5, "kv_heads": 10**5}
 LOSS_ASSUMED = "loss eager (not stated)"
 LARGEST_ROWS = 100_000
 
@@ -83,8 +84,8 @@ class Row:
 
     @property
     def workload(self) -> tuple[Any, ...]:
-        """What two runs have to share for their plans to compete: source, shape, sequence, batch, devices."""
-        names = ("source", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gbs", "n_gpus")
+        """What two runs have to share for their plans to compete: source, hardware, shape, precision, sequence, batch, devices."""
+        names = ("source", "hardware", "precision", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gbs", "n_gpus")
         return tuple(self.cells.get(name, "") for name in names)
 
 
@@ -142,8 +143,9 @@ class _Cells:
         if assume and not self.cells.get(name, "").strip():
             self.assumed.append(f"{name} {default} ({assume})")
         value = self.number(name, default)
-        if value != int(value) or not 0 < value <= 10**9:
-            raise UserError(f"{name} is {value:g}; it has to be a whole number from 1")
+        largest = LARGEST_COUNTS.get(name, 10**7)
+        if value != int(value) or not 0 < value <= largest:
+            raise UserError(f"{name} is {value:g}; it has to be a whole number from 1 to {largest:,}")
         return int(value)
 
     def word(self, name: str) -> str:

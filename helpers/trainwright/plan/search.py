@@ -72,7 +72,7 @@ def search(job: Job, model: StepModel, footprint: Footprint, capacity: float, sp
     A space of more than LARGEST_SPACE plans is thinned first (fewer micro batches, then fewer kinds of recompute), and `complete` is False.
     """
     spaces.judged(job)
-    space, notes, complete = _bounded(job, space or Space())
+    space, notes, complete = bounded(job, space or Space())
     tally, fitting, priced = Tally(), [], 0
     for plan in spaces.plans(job, space, tally):
         priced += 1
@@ -92,7 +92,8 @@ def _stable(fitting: list[Priced]) -> list[Priced]:
     return [*tied, *fitting[len(tied) :]]
 
 
-def _bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
+def bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
+    """The space, or a thinner one where it is too large to price, with what was thinned; False: no optimum of the whole is proven."""
     whole = spaces.size(job, space)
     if whole <= LARGEST_SPACE:
         return space, [], True

@@ -48,7 +48,10 @@ def _of_the_plan(given: Inputs, plan: Plan, step: StepTime) -> list[tuple[bool, 
     m, p = step.microbatches, plan.pp
     return [
         (p > 1 and m < 2 * p, f"{m} microbatches on {p} stages: the pipeline waits for {step.bubble:.0%} of the step"),
-        (plan.zero_stage == 3 and p == 1 and m > 1 and plan.reshard_after_forward, f"weights are gathered anew for each of {m} microbatches"),
+        (
+            plan.zero_stage == 3 and p == 1 and m > 1 and plan.reshard_after_forward,
+            f"weights are gathered anew for each of {m} microbatches",
+        ),
         (plan.cp > 1, "context parallelism: no measured run with it on more than one kind of device is behind the model"),
         (plan.schedule == "zero-bubble", "zero-bubble schedules: no measured run is behind the model"),
     ]
