@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from trainwright.errors import UserError
 from trainwright.output import write_text
 from trainwright.parallel import Plan
 from trainwright.plan import answer, inputs, score
+from trainwright.plan.accuracy import markdown
 from trainwright.plan.calibrate import SHIPPED, Fit, calibrate
 from trainwright.plan.predict import predict, table
 from trainwright.plan.rows import Row, read_rows
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     rows = parser.add_argument_group("calibrate, score")
     rows.add_argument("--save", metavar="FIT", help="calibrate: write the fit to FIT")
+    rows.add_argument("--table", metavar="FILE.md", help="score: also write the tables as Markdown")
     rows.add_argument("--held-out", type=float, metavar="SHARE", help="score: also fit this share of each source, test on its rest")
     rows.add_argument("--splits", type=int, default=20, metavar="N", help="score: seeded splits of --held-out (default 20)")
     rows.add_argument("--other-sources", action="store_true", help="score: also predict each source with a fit of all others")
@@ -180,6 +183,11 @@ def _score(options: argparse.Namespace, report: Report) -> None:
         for kind, found in group.items():
             report.text += [_said(f"{name.replace('_', ' ')}, {kind}, {one.name[:60]}", one) for one in found]
     _ranked(rows, fit, report)
+    if options.table:
+        options_said = [f"--held-out {options.held_out:g} --splits {options.splits}"] * (options.held_out is not None)
+        said = ["trainwright plan score", Path(options.file).name, *options_said, *["--other-sources"] * options.other_sources]
+        write_text(options.table, markdown(report.data, " ".join([*said, f"--table {Path(options.table).name}"])))
+        report.text.append(f"wrote {options.table}")
 
 
 def _ranked(rows: list[Row], fit: Fit, report: Report) -> None:
