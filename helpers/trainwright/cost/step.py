@@ -230,17 +230,15 @@ class StepModel:
 
     def seconds(self, plan: Plan, split: Sequence[int]) -> float:
         """Only the seconds of `step`: what a search compares."""
-        return self._total(plan, split, self.stage_seconds(plan, split), plan.microbatches(self.global_batch))[0]
+        return self._total(plan, self.stage_seconds(plan, split), plan.microbatches(self.global_batch))[0]
 
-    def _total(
-        self, plan: Plan, split: Sequence[int], stages: list[float], microbatches: int
-    ) -> tuple[float, float, list[float], tuple[float, float]]:
+    def _total(self, plan: Plan, stages: list[float], microbatches: int) -> tuple[float, float, list[float], tuple[float, float]]:
         """The step's seconds, those of the microbatches, each stage's with what of its transfers shows, and (sync, optimizer)."""
         sending = 2 * self.transfer(plan) if plan.pp > 1 else 0.0
         shown = self.constants.overlap_cost * sending * plan.virtual_stages
         exposed = [seconds + shown for seconds in stages]
         work = step_seconds(exposed, sending, microbatches, plan.schedule, plan.virtual_stages)
-        after = max((self._after(plan, stage, split) for stage in {0, plan.pp - 1}), key=sum)
+        after = self.after(plan)
         return (work + sum(after)) * self.machine.slowest * self.jitter(plan), work, exposed, after
 
     def step(self, plan: Plan) -> StepTime:
@@ -249,7 +247,7 @@ class StepModel:
             raise UserError(f"the plan needs {plan.world_size} devices, the machine has {self.machine.devices}")
         microbatches, split = plan.microbatches(self.global_batch), self.split(plan)
         stages = self.stage_seconds(plan, split)
-        total, work, exposed, after = self._total(plan, split, stages, microbatches)
+        total, work, exposed, after = self._total(plan, stages, microbatches)
         slowest = max(range(plan.pp), key=lambda i: stages[i])
         parts = {name: microbatches * value for name, value in self._stage_parts(plan, split, slowest).items()}
         parts["transfer"] = microbatches * (exposed[slowest] - stages[slowest])
@@ -294,20 +292,26 @@ class StepModel:
             found = sum(n * kinds[kind].local_parameters(plan.tp, plan.ep) for chunk in mine for kind, n in enumerate(chunk))
         return found + (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if stage == plan.pp - 1 else 0)
 
-    def _after(self, plan: Plan, stage: int, split: Sequence[int]) -> tuple[float, float]:
-        """Gradients and update of one stage after its last backward."""
-        weights = self.stage_weights(plan, stage, split)
+    def after(self, plan: Plan) -> tuple[float, float]:
+        """Gradients and update of the first stage, whose backward is the last to end; the others' are done by then.
+
+        With an equal share of the layers, whatever the split: so the slowest stage alone decides between splits, and the best is exact.
+        Without a pipeline the last backward hides what it can of the gradients'.
+        """
+        network = self.network
+        counts = network.counts(0, network.num_layers)
+        weights = sum(n * kind.local_parameters(plan.tp, plan.ep) for n, kind in zip(counts, network.kinds, strict=True)) / plan.pp
+        weights += network.ends.first(plan.tp) + (network.ends.last(plan.tp, False) if plan.pp == 1 else 0)
         shards = plan.dp_shard * plan.cp if plan.zero_stage else 1
         sync = self._sync(plan, weights, shards)
-        if plan.overlap_gradients and sync:
-            sync = self._exposed(sync, self._backward(plan, stage, split))
+        if plan.overlap_gradients and plan.pp == 1 and sync:
+            sync = self._exposed(sync, self._backward(plan))
         return sync, self.compute.optimizer(weights / shards)
 
-    def _backward(self, plan: Plan, stage: int, split: Sequence[int]) -> float:
-        """The last backward of one stage, under which gradients can be reduced."""
-        mine = self.chunks(plan, split)[stage :: plan.pp]
-        layers = sum(n * self.layer_pass(kind, plan).backward for chunk in mine for kind, n in enumerate(chunk) if n)
-        return layers + (self.head(plan).backward if stage == plan.pp - 1 else 0.0)
+    def _backward(self, plan: Plan) -> float:
+        """The last backward where there is one stage."""
+        counts = self.network.counts(0, self.network.num_layers)
+        return sum(n * self.layer_pass(kind, plan).backward for kind, n in enumerate(counts)) + self.head(plan).backward
 
     def _sync(self, plan: Plan, weights: float, shards: int) -> float:
         """Reducing gradients over data-parallel ranks, and gathering what each updated."""
