@@ -38,7 +38,8 @@ def test_words_for_sharding() -> None:
     ):
         plan = row(dp_shard=word).plan
         assert plan is not None and (plan.zero_stage, plan.reshard_after_forward) == (stage, reshard)
-    assert "dp_shard 'magic'" in row(dp_shard="magic").reason
+    odd = row(dp_shard="magic")
+    assert odd.plan is not None and odd.plan.zero_stage == 0 and any("'magic'" in one for one in odd.assumed)
 
 
 def test_a_budget_is_a_share_of_activations() -> None:
@@ -63,6 +64,14 @@ def test_what_cannot_be_a_run_says_why() -> None:
     assert "no network is given" in row(inter_gbps_per_gpu="").reason
     assert "carries nothing" in row(inter_gbps_per_gpu="-1").reason
     assert "there is no device 'ZX81'" in row(hardware="ZX81").reason
+
+
+def test_a_batch_that_leaves_a_rest_takes_one_more_pass() -> None:
+    found = row(gbs="2040")
+    assert found.global_batch == 2048 and any("64 passes" in one for one in found.assumed)
+    assert "is less than" in row(gbs="16").reason
+    assert "not stated" in row(dp="", tp="", pp="").reason
+    assert "a budget is a share" in row(recompute="act_budget_x").reason
 
 
 def test_an_unstated_micro_batch_is_assumed() -> None:

@@ -117,9 +117,9 @@ def _weighed(errors: Sequence[float], shares: Sequence[float]) -> list[float]:
 
 def time_error(row: Row, fit: Fit) -> float:
     """Logarithm of predicted over measured step time."""
-    step = step_of(row, fit)
-    assert step is not None and row.seconds is not None
-    return math.log(step.seconds / row.seconds)
+    model = model_of(row, fit)
+    assert row.plan is not None and row.seconds is not None
+    return math.log(model.seconds(row.plan, model.split(row.plan)) / row.seconds)
 
 
 def memory_error(row: Row, fit: Fit) -> float:

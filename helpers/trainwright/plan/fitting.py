@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 FREEDOM = 4.0
-ROUNDS = 12
+ROUNDS = 8
 DELTA = 0.02  # of a numerical derivative, in logarithms
 LONGEST_STEP = 0.5  # in logarithms
-SMALL = 1e-3
+SMALL = 5e-3  # a step this short ends the fit, in logarithms
 
 Vector = list[float]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from trainwright.cost.layers import Network, network
 from trainwright.cost.machine import Machine, machine
@@ -20,18 +20,23 @@ from trainwright.parallel import Loss, Plan, PlanError, Precision, Recompute
 from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Mlp, Norm, Run
 
 GIB = 2**30
+# Words of stacks for what is sharded, the longest that a cell contains: (zero_stage, reshard_after_forward).
 SHARDED = {
     "none": (0, True),
+    "ddp": (0, True),
     "zero1": (1, True),
     "distributed_optimizer": (1, True),
+    "distopt": (1, True),
     "zero2": (2, True),
     "zero3": (3, True),
+    "fsdp": (3, True),
+    "fsdp2": (3, True),
     "fsdp_full": (3, True),
     "fsdp_grad_op": (3, False),
-    "fsdp2": (3, True),
-    "fsdp": (3, True),
+    "shard_grad_op": (3, False),
 }
-RECOMPUTED: dict[str, Recompute] = {name: name for name in get_args(Recompute)}
+RECOMPUTED: dict[str, Recompute] = {"none": "none", "selective": "selective", "selective_op": "selective_op", "full": "full"}
+FALSE = ("0", "0.0", "false", "no", "none")
 NEEDED = ("hardware", "n_gpus", "layers", "hidden", "heads", "vocab")
 LARGEST_COUNTS = {"layers": 10_000, "hidden": 10**6, "heads": 10**5, "kv_heads": 10**5}
 LOSS_ASSUMED = "loss eager (not stated)"
@@ -144,9 +149,16 @@ class _Cells:
             self.assumed.append(f"{name} {default} ({assume})")
         value = self.number(name, default)
         largest = LARGEST_COUNTS.get(name, 10**7)
+        if default == 0 == value:
+            return 0
         if value != int(value) or not 0 < value <= largest:
             raise UserError(f"{name} is {value:g}; it has to be a whole number from 1 to {largest:,}")
         return int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """0, false, no and none are False; any other word is True."""
+        word = self.word(name)
+        return default if not word else word not in FALSE
 
     def word(self, name: str) -> str:
         return self.cells.get(name, "").strip().lower()
@@ -162,9 +174,9 @@ def _row(number: int, cells: Mapping[str, str]) -> Row:
         c.count("heads"),
         c.count("kv_heads", c.count("heads")),
         c.count("ffn", 4 * c.count("hidden")),
-        bool(c.number("gated", 0)),
+        c.flag("gated", False),
         c.count("vocab"),
-        bool(c.number("tied_embed", 1)),
+        c.flag("tied_embed", True),
         seq,
     )
     if c.count("hidden") % c.count("heads"):
@@ -172,9 +184,10 @@ def _row(number: int, cells: Mapping[str, str]) -> Row:
     devices = c.count("n_gpus")
     inter = c.number("inter_gbps_per_gpu", 0.0) * 1e9 / 8
     memory = c.number("gpu_mem_gb", 0.0) * GIB or None
-    found = machine(cells["hardware"], devices, c.count("gpus_per_node", 8), inter or None, memory)
+    found = machine(cells["hardware"], devices, c.count("gpus_per_node", 0) or None, inter or None, memory)
     batch = c.count("gbs")
     plan = _plan(c, devices, batch, net)
+    batch = _whole(c, batch, plan.dp * plan.micro_batch)
     if "loss mode:" not in c.word("notes"):
         c.assumed.append(LOSS_ASSUMED)
     return Row(number, cells, net, found, plan, seq, batch, "", tuple(c.assumed))
@@ -192,6 +205,16 @@ def _network(name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int,
     return network(ModelSpec(name, "row", decoder))
 
 
+def _whole(c: _Cells, batch: int, at_once: int) -> int:
+    """The batch in whole passes: what is left of the last one takes a pass too."""
+    if batch < at_once:
+        raise PlanError(f"global batch {batch} is less than dp x micro batch = {at_once}")
+    passes = -(-batch // at_once)
+    if passes * at_once != batch:
+        c.assumed.append(f"{passes} passes: global batch {batch} is no multiple of {at_once}")
+    return passes * at_once
+
+
 def _whole_heads(hidden: int, heads: int) -> int:
     """The nearest count of heads whose width is whole and a multiple of 8: what a run with such a width can only have had."""
     fitting = [n for n in range(1, hidden // 8 + 1) if hidden % (8 * n) == 0]
@@ -200,6 +223,8 @@ def _whole_heads(hidden: int, heads: int) -> int:
 
 def _plan(c: _Cells, devices: int, batch: int, net: Network) -> Plan:
     tp, pp, cp, ep = (c.count(name, 1) for name in ("tp", "pp", "cp", "ep"))
+    if devices > 1 and not any(c.word(name) for name in ("dp", "tp", "pp")):
+        raise PlanError("the plan is not stated: dp, tp and pp are empty")
     dp = c.count("dp", max(devices // (tp * pp * cp), 1))
     if dp * tp * pp * cp != devices:
         raise PlanError(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not the {devices} devices of the row")
@@ -212,7 +237,7 @@ def _plan(c: _Cells, devices: int, batch: int, net: Network) -> Plan:
         dp_replicate=dp if stage == 0 else 1,
         dp_shard=1 if stage == 0 else dp,
         tp=tp,
-        sequence_parallel=bool(c.number("seq_par", 0)) and tp > 1,
+        sequence_parallel=c.flag("seq_par", False) and tp > 1,
         pp=pp,
         cp=cp,
         ep=ep,
@@ -226,8 +251,8 @@ def _plan(c: _Cells, devices: int, batch: int, net: Network) -> Plan:
         loss=_loss(c),
         precision=_precision(c),
         gradient_bytes=_gradient_bytes(c, stage),
-        compiled=bool(c.number("compile", 0)),
-        flash_attention=bool(c.number("flash", 1)),
+        compiled=c.flag("compile", False),
+        flash_attention=c.flag("flash", True),
         async_tp="asynctp" in c.word("notes"),
         overlap_gradients=pp == 1,
         one_rail=c.word("dp_shard").startswith("zero3"),
@@ -235,10 +260,11 @@ def _plan(c: _Cells, devices: int, batch: int, net: Network) -> Plan:
 
 
 def _sharded(c: _Cells) -> tuple[int, bool]:
-    word = c.word("dp_shard").split("(")[0].replace("-like", "")
-    if word not in SHARDED and word:
-        raise UserError(f"dp_shard {word[:40]!r} is not one of {', '.join(SHARDED)}")
-    return SHARDED[word or "none"]
+    word = c.word("dp_shard").replace("-", "_")
+    known = [name for name in SHARDED if name in word]
+    if word and not known:
+        c.assumed.append(f"nothing sharded: dp_shard {word[:40]!r} is not known")
+    return SHARDED[max(known, key=len)] if known else SHARDED["none"]
 
 
 def _schedule(c: _Cells, pp: int, virtual: int) -> Any:
@@ -251,13 +277,19 @@ def _schedule(c: _Cells, pp: int, virtual: int) -> Any:
 
 
 def _recompute(c: _Cells) -> tuple[Recompute, float]:
-    word = c.word("recompute") or "none"
+    word = c.word("recompute").replace("-", "_") or "none"
     if word.startswith("act_budget_"):
-        budget = float(word.rpartition("_")[2])
+        try:
+            budget = float(word.rpartition("_")[2])
+        except ValueError:
+            budget = math.nan
+        if not 0 < budget <= 1:
+            raise UserError(f"recompute {word[:40]!r}: a budget is a share of activations, above 0 and at most 1")
         return ("budget", budget) if budget < 1 else ("none", 1.0)
-    if word not in RECOMPUTED:
-        raise UserError(f"recompute {word[:40]!r} is not one of {', '.join(RECOMPUTED)}, act_budget_SHARE")
-    return RECOMPUTED[word], 1.0
+    known = [name for name in RECOMPUTED if word.startswith(name)]
+    if not known:
+        c.assumed.append(f"no recompute: {word[:40]!r} is not known")
+    return RECOMPUTED[max(known, key=len)] if known else "none", 1.0
 
 
 def _loss(c: _Cells) -> Loss:
@@ -270,11 +302,12 @@ def _loss(c: _Cells) -> Loss:
 
 
 def _precision(c: _Cells) -> Precision:
-    word = c.word("precision") or "bf16"
-    for known in ("fp8", "bf16", "fp16", "fp32"):
-        if known in word:
-            return known
-    raise UserError(f"precision {word[:40]!r} is not known")
+    word = c.word("precision")
+    known: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "fp32")
+    found = next((one for one in known if one in word), None)
+    if found is None:
+        c.assumed.append("precision bf16 (not stated)")
+    return found or "bf16"
 
 
 def _gradient_bytes(c: _Cells, stage: int) -> int:
