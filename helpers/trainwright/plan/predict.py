@@ -19,7 +19,7 @@ from trainwright.plan.rows import LOSS_ASSUMED, Row
 SHIPPED_SPREAD, CALIBRATED_SPREAD = 0.35, 0.15
 SHIPPED_MEMORY, CALIBRATED_MEMORY = 0.30, 0.12
 # Out of memory is called where the prediction passes the capacity by more than its usual error; without a fit by anything at all.
-OOM_MARGIN = 0.045
+OOM_MARGIN = 0.06
 ADDED = (
     "predicted_step_time_s",
     "predicted_step_time_low_s",
