@@ -29,18 +29,17 @@ ACTIONS = ("search", "compare", "predict", "calibrate", "score")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=ACTIONS, help="search a space, compare plans, or predict, fit and score measured rows")
-    parser.add_argument("file", nargs="?", metavar="ROWS.csv", help="predict, calibrate, score: rows with the columns of measured runs")
+    parser.usage = "trainwright plan ACTION [ROWS.csv] [options]"
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="search, compare, predict, calibrate or score")
+    parser.add_argument("file", nargs="?", metavar="ROWS.csv", help="measured runs: predict, calibrate, score")
     inputs.add_arguments(parser)
-    parser.add_argument(
-        "--plan", action="append", default=[], metavar="PLAN", help="compare: key=value,... or a JSON file; give two or more"
-    )
+    parser.add_argument("--plan", action="append", default=[], metavar="PLAN", help="compare: key=value,... or a JSON file")
     rows = parser.add_argument_group("calibrate, score")
     rows.add_argument("--save", metavar="FIT", help="calibrate: write the fit to FIT")
-    rows.add_argument("--table", metavar="FILE.md", help="score: also write the tables as Markdown")
-    rows.add_argument("--held-out", type=float, metavar="SHARE", help="score: also fit this share of each source, test on its rest")
-    rows.add_argument("--splits", type=int, default=20, metavar="N", help="score: seeded splits of --held-out (default 20)")
-    rows.add_argument("--other-sources", action="store_true", help="score: also predict each source with a fit of all others")
+    rows.add_argument("--table", metavar="FILE.md", help="score: the tables as Markdown")
+    rows.add_argument("--held-out", type=float, metavar="SHARE", help="score: fit this share of each source")
+    rows.add_argument("--splits", type=int, default=20, metavar="N", help="score: seeded splits (default 20)")
+    rows.add_argument("--other-sources", action="store_true", help="score: fit all but each source")
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -56,23 +56,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of search and compare."""
     group = parser.add_argument_group("search, compare")
     count = argument(parse_count)
-    group.add_argument("--model", metavar="CONFIG", help="a Hugging Face config.json, a preset (7b, 70b, ...) or a YAML")
-    group.add_argument("--accelerator", metavar="NAME", help="the device: a100, h100, mi300x, max-1550-tile, ...")
+    group.add_argument("--model", metavar="CONFIG", help="a config.json, a preset (7b, 70b, ...), a YAML")
+    group.add_argument("--accelerator", metavar="NAME", help="a100, h100, mi300x, max-1550-tile, ...")
     group.add_argument("--devices", type=count, metavar="N", help="devices of the job")
-    group.add_argument("--per-node", type=count, metavar="N", help="devices that share the fast links (default: the accelerator's)")
-    group.add_argument("--network", type=argument(parse_rate), metavar="RATE", help="of one device between nodes: 200Gbps, 25GB/s")
+    group.add_argument("--per-node", type=count, metavar="N", help="devices that share the fast links")
+    group.add_argument("--network", type=argument(parse_rate), metavar="RATE", help="of a device between nodes: 200Gbps, 25GB/s")
     group.add_argument("--memory", type=argument(parse_bytes), metavar="SIZE", help="of one device, such as 80GiB")
-    group.add_argument("--global-batch", type=count, metavar="N", help="sequences of one step on all devices")
-    group.add_argument("--seq-len", type=count, metavar="N", help="tokens of one sequence (default: the model's longest, at most 4096)")
-    group.add_argument("--precision", choices=("bf16", "fp16", "fp8", "fp32"), default="bf16", help="of compute (default bf16)")
+    group.add_argument("--global-batch", type=count, metavar="N", help="sequences of one step")
+    group.add_argument("--seq-len", type=count, metavar="N", help="tokens of one sequence (default: at most 4096)")
     group.add_argument(
-        "--slowest", type=float, default=1.0, metavar="FACTOR", help="time of the slowest device over the others' (default 1)"
+        "--precision", choices=("bf16", "fp16", "fp8", "fp32"), default="bf16", metavar="TYPE", help="bf16 (default), fp16, fp8, fp32"
     )
-    group.add_argument("--freeze", action="append", default=[], choices=("tower", "decoder"), help="a part that is not trained")
+    group.add_argument("--slowest", type=float, default=1.0, metavar="FACTOR", help="the slowest device's time over the others'")
+    group.add_argument(
+        "--freeze", action="append", default=[], choices=("tower", "decoder"), metavar="PART", help="tower or decoder: not trained"
+    )
     group.add_argument("--compiled", action="store_true", help="layers run under torch.compile")
     for name in ("tp", "pp", "cp", "ep"):
         group.add_argument(f"--max-{name}", type=count, metavar="N", help=argparse.SUPPRESS)
-    group.add_argument("--micro-batches", type=_counts, metavar="N,N", help="micro batches to look at (default 1,2,3,4,6,8,12,16)")
+    group.add_argument("--micro-batches", type=_counts, metavar="N,N", help="micro batches to look at")
     group.add_argument("--steps", type=count, metavar="N", help="how many steps the run has")
     group.add_argument("--calibration", metavar="FIT", help="what `plan calibrate --save` wrote")
 
