@@ -184,3 +184,11 @@ def test_a_file_that_is_no_fit_is_refused(capsys: pytest.CaptureFixture[str], ru
 def test_score(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
     data = answer(capsys, "score", str(runs))["data"]
     assert data["errors"]["fit"]["time"][0]["count"] == 2 and data["choices"] == []
+
+
+def test_score_writes_its_tables(capsys: pytest.CaptureFixture[str], runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    data = answer(capsys, "score", str(runs), "--other-sources", "--table", str(page))["data"]
+    text = page.read_text()
+    assert "`trainwright plan score runs.csv --other-sources --table accuracy.md`" in text
+    assert f"| all | {data['errors']['fit']['time'][0]['count']} |" in text and "## Ordering pairs" in text

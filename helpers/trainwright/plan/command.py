@@ -183,10 +183,18 @@ def _score(options: argparse.Namespace, report: Report) -> None:
             report.text += [_said(f"{name.replace('_', ' ')}, {kind}, {one.name[:60]}", one) for one in found]
     _ranked(rows, fit, report)
     if options.table:
-        options_said = [f"--held-out {options.held_out:g} --splits {options.splits}"] * (options.held_out is not None)
-        said = ["trainwright plan score", Path(options.file).name, *options_said, *["--other-sources"] * options.other_sources]
-        write_text(options.table, markdown(report.data, " ".join([*said, f"--table {Path(options.table).name}"])))
+        write_text(options.table, markdown(report.data, _said_command(options)))
         report.text.append(f"wrote {options.table}")
+
+
+def _said_command(options: argparse.Namespace) -> str:
+    """The command that makes the table again, files by their names."""
+    words = ["trainwright plan score", Path(options.file).name]
+    if options.held_out is not None:
+        words.append(f"--held-out {options.held_out:g} --splits {options.splits}")
+    if options.other_sources:
+        words.append("--other-sources")
+    return " ".join([*words, f"--table {Path(options.table).name}"])
 
 
 def _ranked(rows: list[Row], fit: Fit, report: Report) -> None:
