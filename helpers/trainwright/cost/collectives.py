@@ -15,6 +15,7 @@ from typing import Literal
 from trainwright.cost.constants import Constants
 from trainwright.cost.machine import Level, Machine
 
+LONG_GROUP = 4096
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
 
 
@@ -42,6 +43,8 @@ def place(size: int, stride: int, node: int, devices: int) -> Group:
         return Group(size, stride, 1, size)
     if stride * size % node == 0 and node % stride == 0:
         return Group(size, stride, node // stride, span // node)
+    if size > LONG_GROUP:  # counting ranks would take longer than a search may; so long a group has a node's share on all but two nodes
+        return Group(size, stride, max(node // stride, 1), -(-span // node))
     blocks = min(node // math.gcd(span, node), max(devices // span, 1))
     groups = [_on_nodes(size, stride, block * span + offset, node) for block in range(blocks) for offset in {0, stride - 1}]
     fewest = min(least for count, least in groups if count > 1) if any(count > 1 for count, _ in groups) else size
