@@ -191,7 +191,7 @@ def test_what_differs_from_llama_is_named(name: str) -> None:
 
 def test_the_ledger_refuses_what_it_would_be_wrong_about() -> None:
     workload, strategy = Workload(1, 128), Strategy("single")
-    with pytest.raises(UserError, match="the ledger knows blocks like Llama's, and mixtral has 8 experts") as caught:
+    with pytest.raises(UserError, match=r"blocks like Llama's, and mixtral has 8 experts \(46.70 B parameters, 12.88 B active\)") as caught:
         ledger(published("mixtral-8x7b"), strategy, workload)
     assert "\n" not in str(caught.value)
     nemo = published("mistral-nemo-12b")

@@ -21,6 +21,7 @@ CALLS = {
     "plan": ["--help"],
     "launch": ["--help"],
     "diagnose": ["."],
+    "doctor": ["--from", "MODEL"],
     "demo": ["--help"],
     "skills": ["--help"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import jsonschema
 import pytest
 
 from trainwright import probe
-from trainwright.cli import main
+from trainwright.cli import COMMANDS, main
 from trainwright.job import Job
+from trainwright.launch import torchrun
+from trainwright.launch.command import DIAGNOSE_SKILL
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
@@ -86,6 +89,59 @@ def test_without_torch_execute_says_how_to_get_it(
     assert not (tmp_path / "a run").exists()
     assert main(arguments) == 0
     assert "not checked: torch" in capsys.readouterr().out
+
+
+def ended(run_dir: Path, rank: int, *rows: dict[str, Any] | str) -> None:
+    (run_dir / "perf").mkdir(parents=True, exist_ok=True)
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (run_dir / "perf" / f"rank{rank}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("diagnose_is_here", [True, False])
+def test_what_a_run_says_at_its_end_with_and_without_diagnose(
+    diagnose_is_here: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torchrun is left out: the records of a failed job of two ranks stand there as workers would have left them."""
+    error = {"type": "exception", "exception": "IndexError", "message": "index \x1b[2J out of range", "phase": "forward"}
+
+    def run(job: Job, run_dir: str, **settings: object) -> torchrun.Outcome:
+        ended(Path(run_dir), 0, {"kind": "header", "rank": 0, "world_size": 2, "pid": 7})
+        ended(
+            Path(run_dir),
+            1,
+            {"kind": "header", "rank": 1, "world_size": 2},
+            {"kind": "end", "status": "failed", "steps": 0, "error": error},
+        )
+        return torchrun.Outcome("failed", 1, run_dir, "torchrun ended with 1", 2.0)
+
+    monkeypatch.setattr(torchrun, "run", run)
+    monkeypatch.setattr(probe, "importable", lambda name: diagnose_is_here or name == "torch")
+    assert main([*arguments, "--execute", "--format", "json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    jsonschema.validate(report["data"], SCHEMA)
+    if diagnose_is_here:
+        assert report["data"]["diagnosis"]["diagnoses"][0]["class"] == "user_exception" and report["data"]["ends"] is None
+        assert not [row for row in report["not_checked"] if row["name"] == "diagnosis"]
+        return
+    assert report["data"]["diagnosis"] is None and not [f for f in report["findings"] if f["rule"].startswith("RUN")]
+    assert [end["status"] for end in report["data"]["ends"]] == ["", "failed"] and report["data"]["ends"][1]["exception"] == "IndexError"
+    assert [row["name"] for row in report["not_checked"]] == ["diagnosis"]
+    assert main([*arguments, "--execute", "--force"]) == 2, "the folder carries no manifest"
+    shutil.rmtree(tmp_path / "a run")
+    assert main([*arguments, "--execute"]) == 4
+    text = capsys.readouterr().out
+    assert "rank 1 failed in forward: IndexError: index \\x1b[2J out of range" in text and "rank 0 left no end record" in text
+    assert "the skill debug-distributed-training has it" in text
+
+
+def test_the_skill_that_has_diagnose_is_named_rightly() -> None:
+    assert DIAGNOSE_SKILL in COMMANDS["diagnose"].skills
+
+
+def test_a_preset_reaches_the_workers_as_a_path(arguments: list[str], run_command: Run) -> None:
+    arguments[arguments.index("--model") + 1] = "llama-demo"
+    report = json.loads(run_command(*arguments, "--format", "json").stdout)
+    assert Path(report["data"]["job"]["model"]) == LIBRARY / "models" / "llama-demo" / "config.json"
 
 
 @pytest.mark.long

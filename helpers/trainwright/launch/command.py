@@ -13,14 +13,14 @@ from trainwright import probe
 from trainwright.check.judge import judge
 from trainwright.check.subject import Context
 from trainwright.cost.memory import Workload, host_bytes
-from trainwright.diagnose.run_folder import read_run
-from trainwright.diagnose.verdict import diagnose
 from trainwright.document import load_mapping
 from trainwright.emit import accelerate
 from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.job import DEVICES, Job
 from trainwright.launch import folder, torchrun
+from trainwright.launch.ends import ends_of
 from trainwright.model import ModelSpec, load_model
+from trainwright.presets import preset_path
 from trainwright.progress import progress
 from trainwright.report import Report, Severity
 from trainwright.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_seconds
@@ -29,9 +29,12 @@ EXAMPLES = """examples:
   trainwright launch --model config.json --backend-config fsdp.yaml --nproc 4 --run-dir out/run1
   trainwright launch --model config.json --backend-config fsdp.yaml --run-dir out/run1 --memory-cap 300MiB --execute"""
 
+DIAGNOSE_SKILL = "debug-distributed-training"
+_MOST_ENDS = 8
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="FILE", help="a Llama-family config.json")
+    parser.add_argument("--model", required=True, metavar="FILE", help="a Llama-family config.json, or a preset")
     parser.add_argument("--backend-config", required=True, metavar="FILE", help="Accelerate YAML or JSON: how the ranks share the model")
     parser.add_argument("--run-dir", required=True, metavar="DIR", help="the folder of this run, made new")
     parser.add_argument("--nproc", metavar="N", help="ranks on this host (default: num_processes of the backend config)")
@@ -86,7 +89,7 @@ def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Pla
     config = load_mapping(options.backend_config)
     reading = accelerate.read(config, model)
     job = Job(
-        model=os.path.abspath(options.model),
+        model=os.path.abspath(preset_path(options.model)),
         backend_config=os.path.abspath(options.backend_config),
         world_size=_world_size(options, reading, report),
         device=options.device,
@@ -146,10 +149,26 @@ def _execute(plan: _Plan, options: argparse.Namespace, report: Report) -> None:
     if outcome.status == "interrupted":
         report.exit = Exit.INTERRUPTED
         return
-    found = diagnose(read_run(plan.run_dir))
-    report.findings += found.findings
-    report.data["diagnosis"] = found.to_json()
+    _read_back(plan, report)
     report.exit = None if outcome.completed else Exit.FAILED
+
+
+def _read_back(plan: _Plan, report: Report) -> None:
+    """What the run's own records say: by `diagnose` where this copy of the library holds it, else each failed rank's last word."""
+    if probe.importable("trainwright.diagnose.verdict"):
+        from trainwright.diagnose.run_folder import read_run
+        from trainwright.diagnose.verdict import diagnose
+
+        found = diagnose(read_run(plan.run_dir))
+        report.findings += found.findings
+        report.data["diagnosis"] = found.to_json()
+        return
+    ends = ends_of(plan.run_dir, plan.job.world_size)
+    report.data["ends"] = [dataclasses.asdict(end) for end in ends]
+    failed = sorted((end for end in ends if not end.completed), key=lambda end: end.type == "terminated")  # victims last
+    report.text += [str(end) for end in failed[:_MOST_ENDS]]
+    report.text += [f"... and {len(failed) - _MOST_ENDS} more ranks"] if len(failed) > _MOST_ENDS else []
+    report.skip("diagnosis", f"diagnose is not in this copy; the skill {DIAGNOSE_SKILL} has it")
 
 
 def _data(plan: _Plan) -> dict[str, Any]:
@@ -164,6 +183,7 @@ def _data(plan: _Plan) -> dict[str, Any]:
         "not_applied": [{"key": use.key, "value": use.value, "reason": use.meaning} for use in reading.not_applied],
         "outcome": None,
         "diagnosis": None,
+        "ends": None,
     }
 
 

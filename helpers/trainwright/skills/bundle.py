@@ -21,7 +21,7 @@ _GLOB = re.compile(rf"(?:(?:\*\*|{_PART})/)*{_PART}")  # relative; a part is ** 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One folder skills/NAME: the commands that name it, and the globs of what is copied."""
+    """One folder skills/NAME: the commands that name it, and the globs of what is copied beside them and what they import."""
 
     name: str
     root: Path
@@ -76,7 +76,7 @@ def _around() -> Iterator[Path]:
 
 def _skills(document: Document, root: Path) -> Iterator[Skill]:
     for name in document.get("skills"):
-        commands = tuple(command for command in COMMANDS.values() if command.skill == name)
+        commands = tuple(command for command in COMMANDS.values() if name in command.skills)
         library, references = (_strings(document, "skills", name, key) for key in ("library", "references"))
         yield Skill(name, root, commands, library, references)
 

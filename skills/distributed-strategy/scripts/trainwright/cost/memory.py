@@ -16,6 +16,7 @@ from trainwright.errors import UserError
 from trainwright.hardware import PROCESS_RESERVE_BYTES
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
+from trainwright.units import format_count
 
 LARGEST_COUNT = 10**7  # ranks, sequences, tokens: a larger number is a slip of the keyboard
 NOT_COUNTED = (
@@ -123,8 +124,12 @@ class Ledger:
 def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
     """The Ledger of `model` under `strategy`.
 
-    Raises UserError for what the ledger does not know: CPU offload, fp16, more ranks than one under "single".
+    Raises UserError for what the ledger does not know: CPU offload, fp16, more ranks than one under "single", blocks unlike Llama's.
     """
+    if unlike := model.unlike_llama:
+        idle = model.active_parameters != model.total_parameters
+        sizes = f"{format_count(model.total_parameters)} parameters" + (f", {format_count(model.active_parameters)} active" if idle else "")
+        raise UserError(f"the ledger knows blocks like Llama's, and {model.name} has {', '.join(unlike)} ({sizes})")
     if strategy.cpu_offload:
         raise UserError("the ledger does not know CPU offload yet; it would be wrong about both memories")
     if strategy.precision not in ("fp32", "bf16"):

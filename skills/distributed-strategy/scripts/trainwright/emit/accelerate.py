@@ -208,7 +208,7 @@ def _wrap_classes(file: AccelerateFile, model: ModelSpec | None) -> tuple[str, .
     if file.value("fsdp_auto_wrap_policy") != "TRANSFORMER_BASED_WRAP":
         return ()
     setting = Setting(file.place("fsdp_transformer_layer_cls_to_wrap"), "", None)
-    classes = (model.block_class,) if file.wrap_classes is None and model else file.wrap_classes
+    classes = model.block_classes if file.wrap_classes is None and model else file.wrap_classes
     if classes is None:
         raise _error(file, setting, "is missing, and only the model knows its layer class; name it")
     wrong = [name for name in classes if not name.isidentifier()]

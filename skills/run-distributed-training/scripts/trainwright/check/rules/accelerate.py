@@ -1,0 +1,287 @@
+"""Rules on Accelerate config files as a whole: keys that nothing reads, values that stop it, ranks and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwright.check.subject import AccelerateConfig
+from trainwright.emit.accelerate_file import Setting, is_count, nearest, shown, table
+from trainwright.report import Fix, Severity
+from trainwright.rules import Hit, rule
+
+_ALIKE = 0.75  # how alike two keys have to be before one is offered for the other
+_ONE_PROCESS = ("NO", "MULTI_CPU")  # what Accelerate starts as one plain process, without torchrun
+
+
+@rule(
+    "ACC001",
+    Severity.ERROR,
+    AccelerateConfig,
+    fails_at="parse",
+    checked="run",
+    source="accelerate-1.15.0-config-args",
+    covers=("ACC-UNKNOWN-TOP", "ACC-TOP-IPEX", "ACC-TOP-TPCONFIG"),
+)
+def unknown_top_level_key(config: AccelerateConfig) -> Iterator[Hit]:
+    """A top-level key that Accelerate does not know makes it refuse the whole file.
+
+    The launcher stops with "The config file at F had unknown keys ([...]), please try upgrading your `accelerate` version or
+    fix (and potentially remove) these keys". Keys of a block (`fsdp_version`, `zero_stage` ...) have to stand in their block.
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        fsdp_version: 2
+
+    Good `accelerate.yaml`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        fsdp_config:
+          fsdp_version: 2
+    """
+    for setting in config.file.unknown():
+        why, fix = _unknown_top(config, setting)
+        yield Hit(f"{setting.key} {why}; Accelerate refuses the whole file", config.document.at(*setting.path), setting.key, fix)
+
+
+def _unknown_top(config: AccelerateConfig, setting: Setting) -> tuple[str, Fix]:
+    key, delete = setting.key, {setting.key: None}
+    if last := table()["last_version"].get(key):
+        instead = table()["renamed"].get(key)
+        return f"was last known to Accelerate {last}", Fix(delete, note=f"{instead} is its successor" if instead else "")
+    if place := _in_block(key):
+        return f"belongs in {place.split('.')[0]}", Fix({place: setting.value, **delete})
+    near = nearest(key, table()["cluster"], _ALIKE)
+    if near and not config.document.has(near):
+        return f"is no key of Accelerate's; {near} is", Fix({near: setting.value, **delete})
+    return "is no key of Accelerate's", Fix(delete)
+
+
+def _in_block(key: str) -> str:
+    """Where a key that stands at the top level belongs: "fsdp_config.fsdp_version", or "" for nowhere."""
+    for block, keys in table()["blocks"].items():
+        _, prefix = table()["prefixes"].get(block, ("", ""))
+        if found := next((name for name in (key, f"{prefix}{key}") if name in keys), None):
+            return f"{block}.{found}"
+    return ""
+
+
+@rule(
+    "ACC002",
+    Severity.WARNING,
+    AccelerateConfig,
+    fails_at="never",
+    checked="run",
+    source="accelerate-1.15.0-launch",
+    covers=("ACC-UNKNOWN-NESTED", "ACC-NESTED-NOTDICT", "ACC-MPIRUN-CCL", "FSDP-OLDKEY-PREFETCH", "FSDP-OLDKEY-CLS"),
+)
+def unread_key_in_block(config: AccelerateConfig) -> Iterator[Hit]:
+    """A key inside a block that nothing in Accelerate reads, or a block that is no mapping.
+
+    The launcher copies each key of `fsdp_config`, `deepspeed_config` and the other blocks onto its arguments without asking
+    whether such an argument exists. A misspelt key, one of an older version, or one of the plugin class is dropped in
+    silence, and the default runs. A leading `_` marks a comment and is not reported.
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        fsdp_config:
+          fsdp_offload_param: true
+
+    Good `accelerate.yaml`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        fsdp_config:
+          fsdp_offload_params: true
+    """
+    version = table()["accelerate"]
+    for setting in config.file.settings:
+        where = config.document.at(*setting.path)
+        if setting.key in table()["blocks"] and not isinstance(setting.value, (dict, type(None))):
+            yield Hit(f"{setting.key} is no mapping: Accelerate ignores it without a word", where, setting.key)
+        elif len(setting.path) > 1 and not setting.is_read and not str(setting.path[1]).startswith(("_", "#", "//")):
+            message = f"{setting.key} is no key that Accelerate {version} reads; it is ignored without a word"
+            yield Hit(message, where, setting.key, _unread_fix(config, setting))
+
+
+def _unread_fix(config: AccelerateConfig, setting: Setting) -> Fix:
+    block, key = setting.path
+    delete = {setting.key: None}
+    if key in table()["cluster"] and not config.document.has(key):
+        return Fix({key: setting.value, **delete}, note="it belongs at the top level")
+    renamed = table()["renamed"].get(setting.flag)
+    near = renamed or nearest(setting.flag, table()["blocks"][block], 0.85)
+    if near and not config.document.has(block, near):
+        return Fix({f"{block}.{near}": setting.value, **delete})
+    return Fix(delete, safe=True)
+
+
+@rule(
+    "ACC003",
+    Severity.ERROR,
+    AccelerateConfig,
+    fails_at="launcher",
+    checked="run",
+    source="accelerate-1.15.0-launch-env",
+    covers=(
+        "ACC-DT-MISSING",
+        "ACC-DT-CASE",
+        "ACC-DT-NO-YAML",
+        "ACC-MP-NO-YAML",
+        "ACC-MP-VALUE",
+        "ACC-DYN-NO-YAML",
+        "ACC-CE-VALUE",
+        "ACC-GPUIDS-TYPE",
+        "FSDP-POLICY-VALUE",
+        "FSDP-ENUM-KEYERROR",
+        "FSDP-OFFLOAD-VALUE",
+        "FSDP-VERSION-RANGE",
+        "FSDP-RESHARD-V2-STR",
+        "FSDP-MINPARAMS-SCI",
+        "FSDP-RAM-SYNC",
+        "FSDP-LOCALSD-V2",
+        "FSDP-AC-OFFLOAD",
+    ),
+)
+def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
+    """A value at which Accelerate stops before the model is touched.
+
+    Some stop the launcher (`mixed_precision: fp32`, and `mixed_precision: no`, which YAML reads as false), some only every
+    rank, after it has imported torch (`fsdp_auto_wrap_policy: TRANSFORMER`, `fsdp_min_num_params: 1e8`, which YAML reads as
+    text). `distributed_type` alone is mandatory, in upper case. `distributed_type: NO` without quotes is false: it is taken
+    for one plain process, but the number of processes is then not filled in.
+
+    Bad `accelerate.yaml`:
+
+        distributed_type: fsdp
+        num_processes: 4
+        mixed_precision: no
+
+    Good `accelerate.yaml`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        mixed_precision: 'no'
+    """
+    yield from _distributed_type(config)
+    for setting, problem in config.file.refused():
+        fix = None if problem.instead is None else Fix({setting.key: problem.instead})
+        message = f"{setting.key} {shown(setting.value)} {problem.why}"
+        yield Hit(message, config.document.at(*setting.path), setting.key, fix, fails_at=problem.fails_at)
+
+
+def _distributed_type(config: AccelerateConfig) -> Iterator[Hit]:
+    where, key, value = config.document.at("distributed_type"), "distributed_type", config.document.get("distributed_type")
+    if not config.document.has(key):
+        fix = Fix({key: "FSDP"}) if config.document.get("fsdp_config") else None
+        yield Hit("distributed_type is missing: it is the one key that Accelerate insists on", where, key, fix, fails_at="parse")
+    elif not isinstance(value, str):
+        ends = config.document.get("num_processes", default=-1) == -1
+        asks = ", then asks for --num_processes" if ends else ""
+        message = f"{key} {shown(value)} is no text (YAML reads a bare NO as false): Accelerate starts one plain process{asks}"
+        stage, severity = ("launcher", Severity.ERROR) if ends else ("never", Severity.WARNING)
+        yield Hit(message, where, key, Fix({key: "NO"}, safe=True), severity, stage)
+
+
+@rule(
+    "ACC005",
+    Severity.WARNING,
+    AccelerateConfig,
+    fails_at="never",
+    checked="run",
+    source="accelerate-1.15.0-state",
+    covers=("ACC-USECPU", "ACC-NOGPU-ALONE"),
+)
+def accelerator_job_on_cpu(config: AccelerateConfig) -> Iterator[Hit]:
+    """A job for accelerators (FSDP, MULTI_GPU ...) that is told to run, or will find itself, on CPU.
+
+    `accelerate launch` reads `use_cpu` for plain processes only, so beside FSDP or MULTI_GPU it changes nothing. Where no
+    accelerator is visible, every rank then trains a whole model by itself, world size 1, exit code 0, no warning; with
+    `Accelerator(cpu=True)` or ACCELERATE_USE_CPU the ranks do meet, but as plain DDP, never as FSDP; FSDP1 stops with
+    "There are currently no available devices found". A launcher that takes the sharding from the file and the device from
+    the job (`trainwright launch`) does run it sharded on CPU.
+
+    Bad `accelerate.yaml` with `--device cpu`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        use_cpu: true
+        fsdp_config:
+          fsdp_version: 2
+
+    Good `accelerate.yaml` with `--device cuda`:
+
+        distributed_type: FSDP
+        num_processes: 4
+        fsdp_config:
+          fsdp_version: 2
+    """
+    kind, use_cpu = config.file.kind, config.document.get("use_cpu")
+    if kind in (*_ONE_PROCESS, "XLA", ""):
+        return
+    if config.context.device == "cpu":
+        stops = config.file.uses_fsdp and config.file.version == 1
+        effect = "stops, as it finds no accelerator" if stops else "lets every rank train by itself, as a world of one"
+        where = config.document.at("use_cpu" if use_cpu else "distributed_type")
+        yield Hit(f"{kind} on CPU: `accelerate launch` {effect}; start it with `trainwright launch`", where, "distributed_type")
+    elif use_cpu is True:
+        message = f"use_cpu: true beside {kind} is ignored by `accelerate launch`"
+        yield Hit(message, config.document.at("use_cpu"), "use_cpu", Fix({"use_cpu": None}, safe=True))
+
+
+@rule(
+    "ACC007",
+    Severity.ERROR,
+    AccelerateConfig,
+    fails_at="launcher",
+    checked="run",
+    source="accelerate-1.15.0-launch",
+    covers=("ACC-NP-NULL", "ACC-NP-ZERO", "ACC-NP-STR", "ACC-NP-MISSING"),
+)
+def wrong_num_processes(config: AccelerateConfig) -> Iterator[Hit]:
+    """num_processes is no count of ranks, or not the count that the job has.
+
+    It counts the ranks of all machines together; `accelerate launch` divides it by `num_machines`. Null, zero, a fraction or
+    a text stops torchrun or the launcher, some without a word on why. A file without it is right where the command line
+    gives `--num_processes`. Where a job of another size reads the file, batch sizes and shards are not those it was made for.
+
+    Bad `accelerate.yaml` with `--world-size 8`:
+
+        distributed_type: MULTI_GPU
+        num_processes: 4
+
+    Good `accelerate.yaml` with `--world-size 8`:
+
+        distributed_type: MULTI_GPU
+        num_processes: 8
+    """
+    where, key = config.document.at("num_processes"), "num_processes"
+    value, world_size = config.file.written(key), config.context.world_size
+    fix = Fix({key: world_size}) if world_size else None
+    if config.file.kind == "NO":
+        if world_size and world_size > 1:
+            yield Hit(f"distributed_type NO starts one process, and the job has {world_size} ranks", where, key, fails_at="never")
+    elif not config.document.has(key) or value == -1:
+        message = "num_processes is missing: `accelerate launch` stops unless it is given --num_processes"
+        yield Hit(message, where, key, fix, Severity.INFO)
+    elif type(value) is str and is_count(value):
+        yield from _text_count(config, value)
+    elif type(value) is not int or value < 1:
+        if config.file.kind not in (*_ONE_PROCESS, "XLA"):
+            yield Hit(f"num_processes {shown(value)} is no number of ranks", where, key, fix)
+    elif world_size and value != world_size:
+        yield Hit(f"num_processes {value}, and the job has {world_size} ranks", where, key, fix, fails_at="never")
+
+
+def _text_count(config: AccelerateConfig, value: str) -> Iterator[Hit]:
+    where, key, fix = config.document.at("num_processes"), "num_processes", Fix({"num_processes": int(value)}, safe=True)
+    machines = config.file.written("num_machines")
+    if type(machines) is int and machines > 1:
+        yield Hit(f"num_processes {shown(value)} is a text, which cannot be divided by num_machines {machines}", where, key, fix)
+    else:
+        message = f"num_processes {shown(value)} is a text; it works on one machine and stops the launcher on several"
+        yield Hit(message, where, key, fix, Severity.WARNING, "never")
