@@ -63,7 +63,7 @@ def test_what_cannot_be_a_run_says_why() -> None:
     assert "inter_gbps_per_gpu" in row(inter_gbps_per_gpu="many").reason
     assert "no network is given" in row(inter_gbps_per_gpu="").reason
     assert "carries nothing" in row(inter_gbps_per_gpu="-1").reason
-    assert "there is no device 'ZX81'" in row(hardware="ZX81").reason
+    assert "there is no accelerator 'ZX81'" in row(hardware="ZX81").reason
 
 
 def test_a_batch_that_leaves_a_rest_takes_one_more_pass() -> None:

@@ -10,11 +10,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from trainwright import hardware
 from trainwright.document import load_mapping
 from trainwright.errors import UserError
+from trainwright.hardware import Accelerator, Figure, Hardware, Link, Node
 
 TABLE = Path(__file__).with_name("machines.yaml")
 NETWORK = "network"
+HOP_S, NETWORK_HOP_S = 3e-6, 10e-6  # of one step of a ring where nobody timed it
+NOBODY = {"tag": "assumed", "source": "a device that no run behind the model had"}
+UNPROFILED = "time a large bf16 product and an all-gather over one node and over two"
 Tag = Literal["measured", "calibrated", "spec", "assumed"]
 
 
@@ -112,6 +117,17 @@ class Machine:
         return self.inside[-1].size
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a device by name: its row of machines.yaml, its entries in hardware.yaml or in a profile."""
+
+    key: str
+    row: Mapping[str, Any]
+    accelerator: Accelerator
+    node: Node | None
+    profiled: bool = False
+
+
 def machine(
     name: str,
     devices: int,
@@ -119,13 +135,15 @@ def machine(
     inter_bytes_s: float | None = None,
     memory_bytes: float | None = None,
     slowest: float = 1.0,
+    profile: Hardware | None = None,
 ) -> Machine:
     """The machine of `devices` devices called `name`, `per_node` in a node, each with `inter_bytes_s` of the network.
 
-    Raises UserError where a name is unknown, a rate is not above 0, or a job of several nodes comes with no network.
+    What `profile` measured stands before hardware.yaml's figures. Raises UserError where a name is unknown, a rate is not above 0, or a job
+    of several nodes comes with no network.
     """
-    key, row = _row(name)
-    node = per_node or int(row["domain"])
+    known = _known(name, profile)
+    node = per_node or (known.node.num_devices if known.node else devices)
     for said, value in (("devices", devices), ("devices per node", node)):
         if value < 1:
             raise UserError(f"{said} is {value}; give 1 or more")
@@ -135,54 +153,159 @@ def machine(
         raise UserError(f"the slowest device takes {slowest:g} times the others' time; give 1 or more")
     if devices > node and inter_bytes_s is None:
         raise UserError(f"{devices} devices are more than one node of {node}, and no network is given: a count has no topology")
-    return Machine(_device(key, row, memory_bytes), devices, _levels(row, node, devices, inter_bytes_s), slowest)
+    return Machine(_device(known, memory_bytes), devices, _levels(known, node, devices, inter_bytes_s), slowest)
 
 
-def _levels(row: Mapping[str, Any], node: int, devices: int, inter: float | None) -> tuple[Level, ...]:
+def network_share(node: Node) -> float | None:
+    """Bytes/s of the network that each device of such a node has: all ports over all devices; None where either is unknown."""
+    link = node.link(NETWORK)
+    if link is None:
+        return None
+    figure = link["measured_bytes_per_s"] if link["measured_bytes_per_s"].value is not None else link["bytes_per_s"]
+    if figure.value is None:
+        return None
+    if figure.per == "NIC":
+        return None if node.nics.value is None else figure.value * node.nics.value / node.num_devices
+    return figure.value / (node.num_devices if figure.per == "node" else 1)
+
+
+def _levels(known: Known, node: int, devices: int, inter: float | None) -> tuple[Level, ...]:
     levels = []
-    if "pair" in row:
-        levels.append(_level("pair", 2, {2: row["pair"]["value"]}, 3e-6, row["pair"]))
-    levels.append(_level("node", node, row["bus"]["value"], 3e-6, row["bus"]))
+    links = {link.level: link for link in known.node.links} if known.node else {}
+    if (card := links.get("card")) is not None and (found := _measured(card)).value:
+        levels.append(Level("pair", 2, ((2, found.value),), _hop(card, HOP_S), *_origin(found)))
+    levels.append(_node_level(known.row, links, node, known.profiled))
     if devices > node:
         assert inter is not None
-        levels.append(Level(NETWORK, devices, ((1, inter),), 10e-6, "spec", "given per device"))
+        hop = _hop(links[NETWORK], NETWORK_HOP_S) if NETWORK in links else NETWORK_HOP_S
+        levels.append(Level(NETWORK, devices, ((1, inter),), hop, "spec", "given per device"))
     return tuple(levels)
 
 
-def _level(name: str, size: int, bus: Mapping[int, float], latency: float, figure: Mapping[str, Any]) -> Level:
-    table = tuple(sorted((int(ranks), float(rate)) for ranks, rate in bus.items()))
-    return Level(name, size, table, latency, figure["tag"], figure["source"])
+def _node_level(row: Mapping[str, Any], links: Mapping[str, Link], node: int, profiled: bool) -> Level:
+    """The links of a node: a profile's, a row of ours, what hardware.yaml has measured, or four fifths of what it states."""
+    link = links.get("node")
+    measured = _measured(link) if link else Figure(None)
+    if "bus" in row and not (profiled and measured.value):
+        table = tuple(sorted((int(ranks), float(rate)) for ranks, rate in row["bus"]["value"].items()))
+        return Level("node", node, table, HOP_S, row["bus"]["tag"], row["bus"]["source"])
+    if link is None or (measured.value is None and link["bytes_per_s"].value is None):
+        return Level("node", node, ((node, 25e9),), HOP_S, "assumed", "no link of this node is known: 25 GB/s a device")
+    if measured.value is None:
+        stated = link["bytes_per_s"]
+        rate = 0.8 * (stated.value or 0.0)
+        return Level("node", node, ((node, rate),), _hop(link, HOP_S), "assumed", f"four fifths of {stated.source}")
+    pair = _measured(links["pair"]) if "pair" in links else Figure(None)
+    slow = ((2, pair.value),) if pair.value else ()
+    return Level("node", node, (*slow, (link.group or node, measured.value)), _hop(link, HOP_S), *_origin(measured))
 
 
-def _device(key: str, row: Mapping[str, Any], memory: float | None) -> Device:
-    def number(field_name: str) -> Number:
-        found = row.get(field_name, {"value": None, "tag": "assumed", "source": "unknown"})
-        return Number(found["value"], found["tag"], found["source"])
+def _measured(link: Link) -> Figure:
+    return link["measured_bytes_per_s"]
 
+
+def _hop(link: Link, otherwise: float) -> float:
+    return link["alpha_s"].value or otherwise
+
+
+def _origin(figure: Figure) -> tuple[Tag, str]:
+    return "measured", figure.source
+
+
+def _device(known: Known, memory: float | None) -> Device:
+    row, chip = known.row, known.accelerator
+    peak = chip.peak_bf16 if chip.peak_bf16.value is not None else chip.peak_fp16
     return Device(
-        name=key,
-        peak_flops=number("peak_flops"),
-        matmul_flops=number("matmul_flops"),
-        matmul_flops_fp8=number("matmul_flops_fp8"),
-        hbm=number("hbm"),
-        attention=number("attention"),
-        sustained=number("sustained"),
+        name=known.key,
+        peak_flops=_number(row, "peak_flops", (peak, "spec")),
+        matmul_flops=_number(row if not _told(known, chip.measured_bf16) else {}, "matmul_flops", (chip.measured_bf16, "measured")),
+        matmul_flops_fp8=_number(row, "matmul_flops_fp8"),
+        hbm=_number(
+            row if not _told(known, chip.measured_memory_bandwidth) else {},
+            "hbm",
+            (chip.measured_memory_bandwidth, "measured"),
+            (chip.memory_bandwidth, "spec"),
+        ),
+        attention=_number(row, "attention"),
+        sustained=_number(row, "sustained"),
         units=int(row["units"]),
-        memory_bytes=memory,
-        unprofiled=row.get("unprofiled", ""),
+        memory_bytes=memory or chip.memory_bytes if known.profiled else memory,
+        unprofiled="" if _profiled(known) else row.get("unprofiled", ""),
     )
 
 
-def _row(name: str) -> tuple[str, Mapping[str, Any]]:
-    """The entry whose longest name starts `name`, whatever follows in brackets."""
+def _told(known: Known, figure: Figure) -> bool:
+    """Whether the profile of this very machine says it."""
+    return known.profiled and figure.value is not None
+
+
+def _profiled(known: Known) -> bool:
+    """Whether a profile measured the products and the links of a node."""
+    links = known.node.links if known.node else ()
+    linked = any(link.level == "node" and _measured(link).value is not None for link in links)
+    return known.profiled and known.accelerator.measured_bf16.value is not None and linked
+
+
+def _number(row: Mapping[str, Any], name: str, *figures: tuple[Figure, Tag]) -> Number:
+    """Our row's figure where it has one, else the first known of `figures`."""
+    if name in row:
+        return Number(row[name]["value"], row[name]["tag"], row[name]["source"])
+    for figure, tag in figures:
+        if figure.value is not None:
+            return Number(figure.value, tag, figure.source)
+    return Number(None, "assumed", "unknown")
+
+
+def _known(name: str, profile: Hardware | None) -> Known:
+    """The device called `name`; with a profile its own entry, or the one that is of the same kind. Raises UserError."""
+    if profile is not None:
+        return _of_profile(name, profile)
+    row = _row(name)
+    if row is not None:
+        return Known(row[0], row[1], hardware.accelerator(row[1]["accelerator"]), hardware.node(row[1]["node"]))
+    entry = hardware.accelerator(name.split("(")[0])
+    return Known(entry.name, _generic(entry), entry, _node_with(entry.name, hardware.bundled()))
+
+
+def _of_profile(name: str, profile: Hardware) -> Known:
+    if not profile.accelerators:
+        raise UserError("the hardware profile names no accelerator")
+    key = name if name in profile.accelerators else next(iter(profile.accelerators))
+    entry = profile.accelerators[key]
+    row = _row(name) or next((found for alias in (name, *entry.names) if (found := _row(alias)) is not None), None)
+    shipped = row[1] if row else _generic(entry)
+    return Known(row[0] if row else key, shipped, entry, _node_with(key, profile), profiled=True)
+
+
+def _node_with(name: str, table: Hardware) -> Node | None:
+    """The first kind of node that has this accelerator and no other."""
+    return next((node for node in table.nodes.values() if not node.mixed and node.devices[0].accelerator == name), None)
+
+
+def _generic(entry: Accelerator) -> dict[str, Any]:
+    """A row for a device of hardware.yaml that no measured run behind the model had."""
+    row: dict[str, Any] = {
+        "units": 128,
+        "sustained": {"value": 0.9, **NOBODY},
+        "attention": {"value": 0.35, **NOBODY},
+        "unprofiled": UNPROFILED,
+    }
+    peak = entry.peak_bf16.value or entry.peak_fp16.value
+    if entry.measured_bf16.value is None and peak is not None:
+        row["matmul_flops"] = {"value": 0.7 * peak, "tag": "assumed", "source": "seven tenths of the peak"}
+    return row
+
+
+def _row(name: str) -> tuple[str, Mapping[str, Any]] | None:
+    """The row whose longest name starts `name`, whatever follows in brackets; an entry of hardware.yaml of another name has none."""
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").split("(")[0]
+    if wanted in hardware.bundled().accelerators and all(wanted not in (row["accelerator"], *row["names"]) for row in _table().values()):
+        return None
     found = max(
         ((len(alias), key) for key, row in _table().items() for alias in row["names"] if wanted.startswith(alias)),
         default=None,
     )
-    if found is None:
-        raise UserError(f"there is no device {name[:80]!r} in the cost model; known are {', '.join(_table())}")
-    return found[1], _table()[found[1]]
+    return None if found is None else (found[1], _table()[found[1]])
 
 
 @cache
