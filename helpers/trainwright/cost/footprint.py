@@ -94,6 +94,7 @@ class Footprint:
     def __init__(self, model: StepModel, constants: MemoryConstants | None = None) -> None:
         self.model = model
         self.constants = constants or MemoryConstants()
+        self.measured_workspace: float | None = None  # bytes that stand in the place of ours, where someone measured them
         self._layers: dict[Any, LayerBytes] = {}
 
     def layer(self, kind: int, plan: Plan) -> LayerBytes:
@@ -171,6 +172,8 @@ class Footprint:
         return BUCKET_BYTES if plan.dp > 1 and plan.zero_stage < 3 else 0.0
 
     def _working(self, plan: Plan) -> float:
+        if self.measured_workspace is not None:
+            return self.measured_workspace
         return self.constants.workspace * max(self.layer(kind, plan).working for kind in range(len(self.model.network.kinds)))
 
     def _stage(self, plan: Plan, stage: int, chunks: Sequence[tuple[int, ...]], microbatches: int) -> StageMemory:

@@ -268,13 +268,34 @@ def _known(name: str, profile: Hardware | None) -> Known:
 
 
 def _of_profile(name: str, profile: Hardware) -> Known:
+    """The entry of that name, else the profile's first; what kind of device it is its names say."""
     if not profile.accelerators:
         raise UserError("the hardware profile names no accelerator")
     key = name if name in profile.accelerators else next(iter(profile.accelerators))
     entry = profile.accelerators[key]
-    row = _row(name) or next((found for alias in (name, *entry.names) if (found := _row(alias)) is not None), None)
+    kind = _kind_of(entry)
+    row = next(((own, one) for own, one in _table().items() if one["accelerator"] == kind), None) or _row(name)
     shipped = row[1] if row else _generic(entry)
     return Known(row[0] if row else key, shipped, entry, _node_with(key, profile), profiled=True)
+
+
+def _kind_of(entry: Accelerator) -> str:
+    """The entry of hardware.yaml that shares a name with one of a profile; "" where none does."""
+    return next((key for key, one in hardware.bundled().accelerators.items() if set(one.names) & set(entry.names)), "")
+
+
+def profile_devices(profile: Hardware) -> list[str]:
+    """What the devices of a profile are called in this model."""
+    return [_of_profile(name, profile).key for name in profile.accelerators]
+
+
+def with_profile(found: Machine, profile: Hardware) -> Machine:
+    """The same machine with the figures that a profile of such devices measured; unchanged where it is of others."""
+    for name in profile.accelerators:
+        if _of_profile(name, profile).key == found.device.name:
+            network = found.levels[-1].bus[0][1] if found.levels[-1].name == NETWORK else None
+            return machine(name, found.devices, found.node, network, found.device.memory_bytes, found.slowest, profile)
+    return found
 
 
 def _node_with(name: str, table: Hardware) -> Node | None:

@@ -51,6 +51,12 @@ class Pass:
     def both(self) -> float:
         return self.forward + self.backward
 
+    def times(self, factor: float) -> Pass:
+        """The same, longer by a factor."""
+        if factor == 1.0:
+            return self
+        return Pass(self.forward * factor, self.backward * factor, {name: value * factor for name, value in self.parts.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
@@ -91,6 +97,7 @@ class StepModel:
         self.constants = constants or Constants()
         self.compute = Compute(machine.device, self.constants)
         self.links = Links(machine, self.constants)
+        self.measured: dict[tuple[int, int], float] = {}  # time of a stage over ours, by micro batch and tp
         self._passes: dict[Any, Pass] = {}
 
     # --- one layer
@@ -105,8 +112,19 @@ class StepModel:
         key = (kind, *_features(plan))
         found = self._passes.get(key)
         if found is None:
-            found = self._passes[key] = self._pass(self.network.kinds[kind], plan)
+            found = self._passes[key] = self._pass(self.network.kinds[kind], plan).times(self.factor(plan))
         return found
+
+    def forget(self) -> None:
+        """Drop the layer times that are kept: after `measured` was set."""
+        self._passes.clear()
+
+    def factor(self, plan: Plan) -> float:
+        """What measured stages say about ours: of this micro batch and tp, else of all, else 1."""
+        if not self.measured:
+            return 1.0
+        mean = math.exp(math.fsum(map(math.log, self.measured.values())) / len(self.measured))
+        return self.measured.get((plan.micro_batch, plan.tp), mean)
 
     def _pass(self, layer: Layer, plan: Plan) -> Pass:
         tokens = self.tokens(plan, layer)
@@ -207,7 +225,7 @@ class StepModel:
         key = ("head", plan.loss, *_features(plan))
         found = self._passes.get(key)
         if found is None:
-            found = self._passes[key] = self._head(plan)
+            found = self._passes[key] = self._head(plan).times(self.factor(plan))
         return found
 
     def _head(self, plan: Plan) -> Pass:

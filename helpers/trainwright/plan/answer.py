@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,16 +9,12 @@ from trainwright.cost.constants import Constants
 from trainwright.cost.footprint import GIB, MemoryConstants
 from trainwright.cost.step import StepTime
 from trainwright.parallel import Plan
-from trainwright.plan import signals
+from trainwright.plan import decide, signals
 from trainwright.plan.inputs import Inputs
 from trainwright.plan.predict import CALIBRATED_MEMORY, CALIBRATED_SPREAD, SHIPPED_MEMORY, SHIPPED_SPREAD, spread
 from trainwright.plan.search import Found, Priced
 from trainwright.report import Report
 from trainwright.units import format_bytes, format_seconds
-
-PAIR_SPREAD = 0.10  # of the ratio of two plans' errors, in logarithms: docs/plan-accuracy.md
-PROBES, PROBE_STEPS, RELAUNCH_S = 2, 20, 300.0  # what it takes to trust a new plan: runs, their steps, start and compile (assumed)
-TIE, SURE = 0.05, 0.80  # a smaller gain, or a smaller chance of being faster at all, is a tie
 
 
 def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
@@ -29,10 +24,11 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
     peak = max(stages, key=lambda stage: stage.total)
     known = not given.machine.device.missing()
     half = CALIBRATED_SPREAD if given.fit.time_rows else SHIPPED_SPREAD
+    tag = "calibrated" if given.measured else given.fit.tag  # measured stages are a part of a step, not a measured step
     memory_half = CALIBRATED_MEMORY if given.fit.memory_rows else SHIPPED_MEMORY
     return {
         "plan": replace(plan, layer_split=step.split if plan.pp > 1 else plan.layer_split).to_json(),
-        "step_time_s": {**spread(step.seconds, half).to_json(), "tag": given.fit.tag} if known else None,
+        "step_time_s": {**spread(step.seconds, half).to_json(), "tag": tag} if known else None,
         "tokens_per_s_per_device": _rate(given, step) if known else None,
         "time": step.to_json() if known else None,
         "memory_bytes": {**spread(peak.total, memory_half).to_json(), "tag": "calibrated" if given.fit.memory_rows else "assumed"},
@@ -72,30 +68,9 @@ def _tagged(now: Any, shipped: Any, fitted: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def decision(given: Inputs, found: Found, steps: int | None) -> dict[str, Any]:
-    """The best against the fallback: whether the gain is more than the model's own error, and more than it costs to get.
-
-    kind: none (nothing fits), same, unknown (the device was never profiled), tie, short (the run ends before the gain has paid), best.
-    """
-    best, fallback = found.best, found.fallback
-    nothing = {"gain": None, "probability": None, "break_even_steps": None, "overhead_s": None, "steps": steps}
-    if best is None or fallback is None:
-        return {"kind": "none", **nothing}
-    if given.machine.device.missing():
-        return {"kind": "unknown", **nothing}
-    gain = fallback.seconds / best.seconds - 1
-    chance = 0.5 * (1 + math.erf(math.log(1 + gain) / PAIR_SPREAD / math.sqrt(2)))
-    overhead = PROBES * (RELAUNCH_S + PROBE_STEPS * best.seconds)
-    saved = fallback.seconds - best.seconds
-    even = math.ceil(overhead / saved) if saved > 0 else None
-    tie = gain < TIE or chance < SURE
-    short = steps is not None and even is not None and steps < even
-    kind = "same" if best.plan == fallback.plan else "tie" if tie else "short" if short else "best"
-    return {"kind": kind, "gain": gain, "probability": chance, "break_even_steps": even, "overhead_s": overhead, "steps": steps}
-
-
 def search_data(given: Inputs, found: Found, steps: int | None = None) -> dict[str, Any]:
     """`data` of plan search."""
+    decided = decide.decision(given, found, steps)
     return {
         "action": "search",
         "job": job_data(given),
@@ -103,7 +78,10 @@ def search_data(given: Inputs, found: Found, steps: int | None = None) -> dict[s
         "proven": found.complete,
         "fitting": len(found.fitting),
         "rejected": found.rejected,
-        "decision": decision(given, found, steps),
+        "decision": decided,
+        "planning": decide.planning(given, found, decided),
+        "counter_signals": signals.of_the_decision(given, decided),
+        "missing_evidence": signals.missing(given, steps),
         "best": _entry(given, found.best),
         "fallback": _entry(given, found.fallback),
         "alternatives": [entry(given, one.plan) for one in found.alternatives()],
@@ -160,7 +138,7 @@ def search_text(report: Report, data: dict[str, Any]) -> None:
     report.text += [line("or", one) for one in data["alternatives"]]
     if data["best"] and data["best"]["time"]:
         report.text += ledger(data["best"]["time"], data["best"]["step_time_s"]["value"])
-    report.text.append(_decided(data))
+    report.text += decide.said(data["decision"])
     space = data["space"]
     proven = "the best of the whole space" if space["complete"] else "not proven: the space was thinned"
     report.text.append(f"space: {space['size']:,} plans priced, {data['fitting']:,} fit; {proven}")
@@ -168,26 +146,16 @@ def search_text(report: Report, data: dict[str, Any]) -> None:
         f"  {count:,} left out: {reason}" for reason, count in sorted(data["rejected"].items(), key=lambda item: (-item[1], item[0]))
     ]
     report.text += [f"note: {note}" for note in space["notes"]]
+    best = data["best"] or {"counter_signals": []}
+    report.text += [f"mind: {text}" for text in (*data["counter_signals"], *best["counter_signals"])]
+    for one in data["missing_evidence"]:
+        report.skip(one["what"], one["instead"])
 
 
 def ledger(time: dict[str, Any], total: float) -> list[str]:
     """Where the step goes."""
     shown = [(name, value) for name, value in time["parts"].items() if value > 0.005 * total]
     return ["where the time goes: " + ", ".join(f"{name} {value / total:.0%}" for name, value in shown)]
-
-
-def _decided(data: dict[str, Any]) -> str:
-    found = data["decision"]
-    if found["kind"] in ("none", "same"):
-        return "decision: " + ("nothing to decide" if found["kind"] == "none" else "the simplest plan that fits is the fastest")
-    if found["kind"] == "unknown":
-        return "decision: open until the device is profiled; the fallback is the simplest plan that fits"
-    if found["kind"] == "tie":
-        return f"decision: a tie ({found['gain']:.1%} predicted gain, {found['probability']:.0%} sure): take the fallback, it is simpler"
-    if found["kind"] == "short":
-        words = f"{found['steps']:,} steps end before the gain has paid for {PROBES} probe runs ({found['break_even_steps']:,} steps)"
-        return f"decision: the fallback: {words}"
-    return f"decision: the best ({found['gain']:.1%} faster than the fallback, {found['probability']:.0%} sure)"
 
 
 def refuse_nothing_fits(report: Report, given: Inputs, found: Found) -> None:

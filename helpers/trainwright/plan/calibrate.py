@@ -10,8 +10,10 @@ from typing import Any
 
 from trainwright.cost.constants import CALIBRATED, Constants, changed
 from trainwright.cost.footprint import GIB, MEMORY_CALIBRATED, Footprint, MemoryConstants, StageMemory
+from trainwright.cost.machine import Machine, with_profile
 from trainwright.cost.step import StepModel, StepTime
 from trainwright.errors import UserError
+from trainwright.hardware import Hardware, from_table
 from trainwright.plan import fitting
 from trainwright.plan.rows import Row
 
@@ -22,12 +24,26 @@ PER_DEVICE = ("sustained", "attention")  # one factor for each kind of device; t
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Factors on constants of time ("name" or "name:device") and of memory ("name"), and how many rows each rests on."""
+    """Factors on constants of time ("name" or "name:device") and of memory ("name"), and how many rows each rests on.
+
+    largest: most devices of a row; profile: a hardware profile (hardware.yaml's format) whose figures replace the bundled ones.
+    """
 
     time: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     time_rows: int = 0
     memory_rows: int = 0
+    largest: int = 0
+    profile: dict[str, Any] | None = None
+
+    def hardware(self) -> Hardware | None:
+        """The profile that the fit carries."""
+        return None if self.profile is None else from_table(self.profile, "the calibration's profile")
+
+    def machine(self, found: Machine) -> Machine:
+        """A machine with what the profile measured."""
+        profile = self.hardware()
+        return found if profile is None else with_profile(found, profile)
 
     def constants(self, device: str) -> Constants:
         """The shipped constants of time as this fit has them for one kind of device."""
@@ -42,7 +58,8 @@ class Fit:
         return "calibrated" if self.time_rows else "assumed"
 
     def to_json(self) -> dict[str, Any]:
-        return {"time": self.time, "memory": self.memory, "time_rows": self.time_rows, "memory_rows": self.memory_rows}
+        rows = {"time_rows": self.time_rows, "memory_rows": self.memory_rows, "largest": self.largest}
+        return {"time": self.time, "memory": self.memory, **rows, "profile": self.profile}
 
 
 SHIPPED = Fit()
@@ -51,12 +68,12 @@ SHIPPED = Fit()
 def model_of(row: Row, fit: Fit = SHIPPED) -> StepModel:
     """The step model of a row that has a plan."""
     assert row.network is not None and row.machine is not None
-    return StepModel(row.network, row.machine, row.seq_len, row.global_batch, fit.constants(row.machine.device.name))
+    return StepModel(row.network, fit.machine(row.machine), row.seq_len, row.global_batch, fit.constants(row.machine.device.name))
 
 
 def step_of(row: Row, fit: Fit = SHIPPED) -> StepTime | None:
     """The step of a row; None where it has no plan, or its device no figures to predict one with."""
-    if row.plan is None or row.machine is None or row.machine.device.missing():
+    if row.plan is None or row.machine is None or fit.machine(row.machine).device.missing():
         return None
     return model_of(row, fit).step(row.plan)
 
@@ -66,13 +83,14 @@ def memory_of(row: Row, fit: Fit = SHIPPED) -> StageMemory | None:
     return None if row.plan is None else Footprint(model_of(row, fit), fit.memory_constants()).peak(row.plan)
 
 
-def calibrate(rows: Sequence[Row], kind: str = "both") -> Fit:
+def calibrate(rows: Sequence[Row], kind: str = "both", profile: dict[str, Any] | None = None) -> Fit:
     """The factors that fit the measured steps, memories or both of `rows`; raises UserError where none can be used."""
     timed = [row for row in rows if has_time(row)] if kind != "memory" else []
     weighed = [row for row in rows if has_memory(row)] if kind != "time" else []
     if not timed and not weighed:
         raise UserError("no row has a measured step_time_s or mem_gb and a plan that the model can price")
-    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed))
+    largest = max(row.machine.devices for row in (*timed, *weighed) if row.machine)
+    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed), largest, profile)
 
 
 def has_time(row: Row) -> bool:

@@ -96,7 +96,7 @@ def predict(row: Row, fit: Fit) -> Prediction:
         return Prediction(row, None, None, None, "", str(problem))
     assert memory is not None
     if step is None:
-        missing = row.machine.device.missing()
+        missing = fit.machine(row.machine).device.missing()
         note = "; ".join(filter(None, (note, f"no step time is predicted before these are measured: {missing}")))
     time = spread(step.seconds, CALIBRATED_SPREAD if fit.time_rows else SHIPPED_SPREAD) if step else None
     weight = spread(memory.total / GIB, CALIBRATED_MEMORY if fit.memory_rows else SHIPPED_MEMORY)

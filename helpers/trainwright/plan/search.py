@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from trainwright.cost.footprint import Footprint
 from trainwright.cost.split import Stage, split, uniform
@@ -15,6 +16,9 @@ from trainwright.plan import space as spaces
 from trainwright.plan.space import LARGEST_SPACE, Job, Space, Tally
 
 FRONT = 3
+NEAR_ENOUGH = 0.10  # of the fastest: how much slower a plan with less memory may be where memory is the objective
+Objective = Literal["time", "memory"]
+Adapt = Callable[[Plan], Plan | str]
 NEAR = 1e-9  # relative: times closer than this are one, and the simpler plan wins
 
 
@@ -46,41 +50,75 @@ class Found:
     @property
     def fallback(self) -> Priced | None:
         """The simplest plan that fits, of those the fastest micro batch: what to run while nothing is proven."""
-        return min(self.fitting, key=lambda one: (_kind(one.plan), one.seconds, one.plan.simplicity()), default=None)
+        return min(self.fitting, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
+
+    def front(self) -> list[Priced]:
+        """From the fastest on, each that takes less memory than all that are faster."""
+        found: list[Priced] = []
+        for one in sorted(self.fitting, key=lambda one: one.seconds):
+            if not found or one.bytes < found[-1].bytes * (1 - 0.02):
+                found.append(one)
+        return found
 
     def alternatives(self) -> list[Priced]:
         """Up to three other plans on the front of time and memory: each takes less memory than all that are faster."""
-        front, least = [], self.fitting[0].bytes if self.fitting else 0.0
-        for one in self.fitting[1:]:
-            if one.bytes < least * (1 - 0.02):
-                front.append(one)
-                least = one.bytes
+        front = [one for one in self.front() if one is not self.best]
         step = max(len(front) / FRONT, 1)
         return [front[int(i * step)] for i in range(min(FRONT, len(front)))]
 
 
-def _kind(plan: Plan) -> tuple[int, ...]:
+def kind_of(plan: Plan) -> tuple[int, ...]:
     """Machinery from plain to elaborate: copies, then sharded states, then tensor parallelism, then a pipeline."""
     axes = (plan.pp > 1, plan.cp > 1, plan.ep > 1, plan.tp > 1)
     extras = (plan.virtual_stages > 1, plan.offload != "none", plan.dp_replicate > 1 and plan.dp_shard > 1, plan.zero_stage)
     return (*map(int, axes), *map(int, extras), int(plan.recompute != "none"), int(plan.loss != "eager"))
 
 
-def search(job: Job, model: StepModel, footprint: Footprint, capacity: float, space: Space | None = None) -> Found:
-    """All plans of the space that fit in `capacity` bytes, fastest first; equal times by simplicity, so the order is always the same.
+def search(
+    job: Job,
+    model: StepModel,
+    footprint: Footprint,
+    capacity: float,
+    space: Space | None = None,
+    candidates: Sequence[Plan] | None = None,
+    adapt: Adapt | None = None,
+    objective: Objective = "time",
+) -> Found:
+    """All plans that fit in `capacity` bytes, best first; equal ones by simplicity, so the order is always the same.
 
+    Looks at the space, or at `candidates` alone. `adapt` gives a plan as a backend would run it, or the reason why it cannot.
     A space of more than LARGEST_SPACE plans is thinned first (fewer micro batches, then fewer kinds of recompute), and `complete` is False.
     """
     spaces.judged(job)
-    space, notes, complete = bounded(job, space or Space())
-    tally, fitting, priced = Tally(), [], 0
-    for plan in spaces.plans(job, space, tally):
+    space, notes, complete = (space or Space(), [], True) if candidates is not None else bounded(job, space or Space())
+    tally, fitting, size, priced, seen = Tally(), [], 0, 0, set()
+    for plan in candidates if candidates is not None else spaces.plans(job, space, tally):
+        size += 1
+        other = adapt(plan) if adapt else plan
+        if isinstance(other, str):
+            tally.drop(other)
+            continue
+        if adapt and other in seen:
+            tally.drop("the same as another plan on this backend")
+            continue
+        if adapt:
+            seen.add(other)
         priced += 1
-        one = price(plan, job, model, footprint, capacity, tally)
+        one = price(other, job, model, footprint, capacity, tally)
         if one is not None:
             fitting.append(one)
     fitting.sort(key=lambda one: (one.seconds, one.plan.simplicity()))
-    return Found(_stable(fitting), dict(sorted(tally.rejected.items())), priced, priced, space, complete, notes)
+    ordered = _by(objective, _stable(fitting))
+    return Found(ordered, dict(sorted(tally.rejected.items())), size, priced, space, complete, notes)
+
+
+def _by(objective: Objective, fitting: list[Priced]) -> list[Priced]:
+    """As they are for time; for memory the leanest of those within NEAR_ENOUGH of the fastest first."""
+    if objective == "time" or not fitting:
+        return fitting
+    near = [one for one in fitting if one.seconds <= fitting[0].seconds * (1 + NEAR_ENOUGH)]
+    near.sort(key=lambda one: (one.bytes, one.seconds, one.plan.simplicity()))
+    return [*near, *fitting[len(near) :]]
 
 
 def _stable(fitting: list[Priced]) -> list[Priced]:
@@ -117,6 +155,8 @@ def bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
 
 def price(plan: Plan, job: Job, model: StepModel, footprint: Footprint, capacity: float, tally: Tally) -> Priced | None:
     """The plan with its best split, or None with the reason counted."""
+    if plan.layer_split is not None:
+        return _given(plan, model, footprint, capacity, tally)
     states, kept, stages = footprint.room(plan, capacity)
     if plan.virtual_stages > 1:
         return _interleaved(plan, job, model, states, kept, stages, capacity, footprint, tally)
@@ -129,6 +169,15 @@ def price(plan: Plan, job: Job, model: StepModel, footprint: Footprint, capacity
     used = _used(states, kept, stages, found, model, capacity)
     chosen = replace(plan, layer_split=found) if plan.pp > 1 else plan
     return Priced(chosen, model.seconds(plan, found), used)
+
+
+def _given(plan: Plan, model: StepModel, footprint: Footprint, capacity: float, tally: Tally) -> Priced | None:
+    """A plan that brings its split."""
+    used = footprint.peak(plan).total
+    if used > capacity:
+        tally.drop("memory: a stage of the given split does not fit")
+        return None
+    return Priced(plan, model.seconds(plan, model.split(plan)), used)
 
 
 def _split(plan: Plan, model: StepModel, states: list[float], kept: list[float], stages: list[Stage]) -> tuple[int, ...] | None:

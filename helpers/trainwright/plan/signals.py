@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
 from trainwright.cost.step import StepTime
 from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
+from trainwright.plan.rows import Row
 
 LONG_SEQUENCE = 32_768  # tokens from which packed documents change what attention costs
+FAR, SHIPPED_LARGEST = 4, 3072  # how far beyond its rows a fit may go; the largest run that the shipped constants have seen
 ALIGNED_HEAD, ALIGNED_VOCAB = 64, 128
 
 
@@ -21,6 +27,61 @@ def invariants(given: Inputs, plan: Plan, split: tuple[int, ...]) -> list[dict[s
         {"name": "tensor parallelism divides the heads", "holds": all(kind.heads % plan.tp == 0 for kind in job.network.kinds)},
         {"name": "ranks of a tensor-parallel group share a node", "holds": job.node % plan.tp == 0},
     ]
+
+
+def of_the_decision(given: Inputs, decided: dict[str, Any]) -> list[str]:
+    """What speaks against moving to the predicted best at all."""
+    steps, even = decided["steps"], decided["break_even_steps"]
+    noise = "another day's traffic alone may move a step by more: one job took 125 and 225 s on the same plan"
+    hits = [
+        (decided["kind"] == "tie", "the predicted gain is inside the model's own error"),
+        (decided["kind"] == "short", f"the run of {steps} steps is shorter than the {even} after which the gain has paid"),
+        (given.machine.devices > given.machine.node and given.contention == 1, f"the network is taken as free of other jobs; {noise}"),
+    ]
+    return [text for hit, text in hits if hit]
+
+
+def missing(given: Inputs, steps: int | None) -> list[dict[str, str]]:
+    """What was not told, and what stands in its place."""
+    told = {
+        "measured stage latencies": ("stages" in given.measured, "the model's layer times (--latencies gives measured ones)"),
+        "measured workspace": ("workspace" in given.measured, "the model's (--workspace)"),
+        "runs of this stack": (bool(given.fit.time_rows), "the shipped constants (plan calibrate RUNS.csv --save FIT)"),
+        "run length": (steps is not None, "a run long enough to pay for any probe (--steps, --tokens)"),
+        "link contention": (given.contention > 1 or given.machine.devices <= given.machine.node, "a network of our own (--contention)"),
+    }
+    return [{"what": what, "instead": f"not given; instead: {instead}"} for what, (known, instead) in told.items() if not known]
+
+
+def of_rows(rows: Sequence[Row]) -> list[str]:
+    """What makes the runs of one table no equals: metrics, formulas, compilers, models that grow with the machine."""
+    used = [row for row in rows if row.plan is not None]
+    kinds = {row.cells.get("tflops_kind", "")[:3].upper() for row in used} & {"HFU", "MFU"}
+    metrics = {word for row in used if row.memory_gib for word in ("allocated", "reserved") if word in row.cells.get("notes", "").lower()}
+    compiled = {row.plan.compiled for row in used if row.plan}
+    capped = {row.cells["hardware"] for row in used if "500w" in row.cells["hardware"].lower()}
+    hits = [
+        (len(kinds) == 2, "HFU and MFU stand side by side: recompute makes the former look better"),
+        (len(metrics) == 2, "allocated and reserved memory stand side by side"),
+        (len(compiled) == 2, "compiled and other runs stand side by side"),
+        (bool(capped), f"power-capped devices among them: {', '.join(sorted(capped))}"),
+        *((True, f"{name}: models grow with the devices (weak scaling): no ratio of them is a speed-up") for name in _weak(used)),
+    ]
+    return [text for hit, text in hits if hit]
+
+
+def _weak(rows: Sequence[Row]) -> list[str]:
+    """Sources in which a larger job always has a larger model: three or more sizes of both."""
+    found = []
+    for source in dict.fromkeys(row.source for row in rows):
+        sizes: dict[int, set[int]] = {}
+        for row in rows:
+            if row.source == source and row.machine and row.network:
+                sizes.setdefault(row.machine.devices, set()).add(row.network.parameters)
+        ordered = [sizes[devices] for devices in sorted(sizes)]
+        if len(ordered) >= 3 and all(max(low) < min(high) for low, high in pairwise(ordered)):
+            found.append(source)
+    return found
 
 
 def counter_signals(given: Inputs, plan: Plan, step: StepTime) -> list[str]:
@@ -41,6 +102,11 @@ def _of_the_job(given: Inputs) -> list[tuple[bool, str]]:
         (given.machine.slowest > 1, "one device is slower than the others: every plan waits for it"),
         (any(kind.experts for kind in network.kinds), "experts: tokens are taken as spread evenly, which routers do not promise"),
         (bool(uncounted), f"{' and '.join(uncounted)} not calibrated on this machine"),
+        (
+            given.job.devices > FAR * (given.fit.largest or SHIPPED_LARGEST),
+            f"{given.job.devices} devices: more than {FAR} times any run behind",
+        ),
+        (given.machine.device.name == "h100-500w", "a power-capped device: its clock depends on what runs"),
     ]
 
 
