@@ -123,7 +123,7 @@ class Plan:
     @property
     def name(self) -> str:
         """The plan in one line: only what differs from one device's."""
-        kind = ("ddp", "zero1", "zero2", "fsdp")[self.zero_stage]
+        kind = ("ddp", "zero1-", "zero2-", "fsdp")[self.zero_stage]
         axes = [("dp", self.dp_replicate), (kind, self.dp_shard), ("tp", self.tp), ("pp", self.pp), ("cp", self.cp), ("ep", self.ep)]
         words = [f"{axis}{size}" for axis, size in axes if size > 1] or ["single"]
         words += [f"v{self.virtual_stages}"] * (self.virtual_stages > 1) + ["sp"] * (self.sequence_parallel and self.tp > 1)

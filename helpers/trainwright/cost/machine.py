@@ -126,6 +126,7 @@ class Known:
     accelerator: Accelerator
     node: Node | None
     profiled: bool = False
+    shipped: tuple[Accelerator | None, Node | None] = (None, None)  # of a profile: what stands in where it measured nothing
 
 
 def machine(
@@ -156,6 +157,11 @@ def machine(
     return Machine(_device(known, memory_bytes), devices, _levels(known, node, devices, inter_bytes_s), slowest)
 
 
+def _tells(link: Link, known: Known, source: Node) -> bool:
+    """Whether a level counts: a profile's only where it was measured, or where nothing else is known."""
+    return source is not known.node or not known.profiled or known.shipped[1] is None or _measured(link).value is not None
+
+
 def network_share(node: Node) -> float | None:
     """Bytes/s of the network that each device of such a node has: all ports over all devices; None where either is unknown."""
     link = node.link(NETWORK)
@@ -171,7 +177,9 @@ def network_share(node: Node) -> float | None:
 
 def _levels(known: Known, node: int, devices: int, inter: float | None) -> tuple[Level, ...]:
     levels = []
-    links = {link.level: link for link in known.node.links} if known.node else {}
+    links = {
+        link.level: link for source in (known.shipped[1], known.node) if source for link in source.links if _tells(link, known, source)
+    }
     if (card := links.get("card")) is not None and (found := _measured(card)).value:
         levels.append(Level("pair", 2, ((2, found.value),), _hop(card, HOP_S), *_origin(found)))
     levels.append(_node_level(known.row, links, node, known.profiled))
@@ -214,17 +222,21 @@ def _origin(figure: Figure) -> tuple[Tag, str]:
 
 def _device(known: Known, memory: float | None) -> Device:
     row, chip = known.row, known.accelerator
-    peak = chip.peak_bf16 if chip.peak_bf16.value is not None else chip.peak_fp16
+    other = known.shipped[0] or chip
+    peaks = (chip.peak_bf16, chip.peak_fp16, other.peak_bf16, other.peak_fp16)
+    peak = next((figure for figure in peaks if figure.value is not None), chip.peak_bf16)
     return Device(
         name=known.key,
         peak_flops=_number(row, "peak_flops", (peak, "spec")),
-        matmul_flops=_number(row if not _told(known, chip.measured_bf16) else {}, "matmul_flops", (chip.measured_bf16, "measured")),
+        matmul_flops=_number(
+            row if not _told(known, chip.measured_bf16) else {}, "matmul_flops", *_both(chip, other, "measured_bf16", "measured")
+        ),
         matmul_flops_fp8=_number(row, "matmul_flops_fp8"),
         hbm=_number(
             row if not _told(known, chip.measured_memory_bandwidth) else {},
             "hbm",
-            (chip.measured_memory_bandwidth, "measured"),
-            (chip.memory_bandwidth, "spec"),
+            *_both(chip, other, "measured_memory_bandwidth", "measured"),
+            *_both(chip, other, "memory_bandwidth", "spec"),
         ),
         attention=_number(row, "attention"),
         sustained=_number(row, "sustained"),
@@ -232,6 +244,10 @@ def _device(known: Known, memory: float | None) -> Device:
         memory_bytes=memory or chip.memory_bytes if known.profiled else memory,
         unprofiled="" if _profiled(known) else row.get("unprofiled", ""),
     )
+
+
+def _both(chip: Accelerator, other: Accelerator, name: str, tag: Tag) -> tuple[tuple[Figure, Tag], ...]:
+    return (getattr(chip, name), tag), (getattr(other, name), tag)
 
 
 def _told(known: Known, figure: Figure) -> bool:
@@ -276,7 +292,8 @@ def _of_profile(name: str, profile: Hardware) -> Known:
     kind = _kind_of(entry)
     row = next(((own, one) for own, one in _table().items() if one["accelerator"] == kind), None) or _row(name)
     shipped = row[1] if row else _generic(entry)
-    return Known(row[0] if row else key, shipped, entry, _node_with(key, profile), profiled=True)
+    known = (hardware.accelerator(row[1]["accelerator"]), hardware.node(row[1]["node"])) if row else (None, None)
+    return Known(row[0] if row else key, shipped, entry, _node_with(key, profile), True, known)
 
 
 def _kind_of(entry: Accelerator) -> str:

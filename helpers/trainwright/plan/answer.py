@@ -24,6 +24,9 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
     peak = max(stages, key=lambda stage: stage.total)
     known = not given.machine.device.missing()
     half = CALIBRATED_SPREAD if given.fit.time_rows else SHIPPED_SPREAD
+    host = given.footprint.host_bytes(
+        replace(plan, layer_split=step.split) if plan.pp > 1 else plan, min(given.job.node, given.job.devices)
+    )
     tag = "calibrated" if given.measured else given.fit.tag  # measured stages are a part of a step, not a measured step
     memory_half = CALIBRATED_MEMORY if given.fit.memory_rows else SHIPPED_MEMORY
     return {
@@ -32,7 +35,12 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
         "tokens_per_s_per_device": _rate(given, step) if known else None,
         "time": step.to_json() if known else None,
         "memory_bytes": {**spread(peak.total, memory_half).to_json(), "tag": "calibrated" if given.fit.memory_rows else "assumed"},
-        "memory": {"metric": "device", "stages": [stage.to_json() for stage in stages], "capacity": round(given.capacity)},
+        "memory": {
+            "metric": "device",
+            "stages": [stage.to_json() for stage in stages],
+            "capacity": round(given.capacity),
+            "host_bytes_per_node": round(host),
+        },
         "fits": peak.total <= given.capacity,
         "invariants": signals.invariants(given, plan, step.split),
         "counter_signals": signals.counter_signals(given, plan, step),

@@ -30,7 +30,9 @@ def timeline(one: Timeline, plan: Plan, alone: bool = False) -> Html:
     top = {stage: 6 + i * (height + 3) for i, stage in enumerate(rows)}
     bottom = 6 + len(rows) * (height + 3)
     parts = [_lane(stage, top[stage], height, one) for stage in rows if height >= 9 or stage % 4 == 0]
-    parts += [element("rect", x=LEFT, y=y, width=one.seconds * scale, height=height, style="fill:var(--line);opacity:.6") for y in top.values()]
+    parts += [
+        element("rect", x=LEFT, y=y, width=one.seconds * scale, height=height, style="fill:var(--line);opacity:.6") for y in top.values()
+    ]
     parts += [_slot(slot, top[slot.stage], height, scale, plan) for slot in one.slots if slot.stage in top]
     if len(one.sendings) <= MOST_SENDINGS:
         for sent in one.sendings:

@@ -143,6 +143,10 @@ def _machine(options: argparse.Namespace, fit: Fit, report: Report) -> Machine:
         report.infer("memory of a device", format_bytes(memory), f"{entry.name} in hardware.yaml ({entry.memory.source})")
     rate = None if inter is None else inter / options.contention
     found = machine(name, options.devices, per_node, rate, memory, options.slowest, profile)
+    if found.device.matmul_flops.value is None or found.device.hbm.value is None:
+        raise UserError(
+            f"no rate of products or of memory is known of {found.device.name}: measure them, and name them by --hardware PROFILE"
+        )
     if options.per_node is None and node is None:
         report.infer("devices of a node", found.node, f"{found.device.name} as it is usually built; --per-node says otherwise")
     return found
@@ -205,6 +209,8 @@ def _plan_in(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if "/" in text and all(part.isdecimal() and len(part) < 7 for part in text.split("/")):
+        return [int(part) for part in text.split("/")]  # layer_split=10/11/11
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.isdecimal() and len(text) < 12:

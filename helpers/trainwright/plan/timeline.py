@@ -81,8 +81,11 @@ def _run(
     while moved:
         moved = False
         for stage, ops in enumerate(orders):
-            while at[stage] < len(ops) and (needed := _needs(ops[at[stage]], plan.chunks)) in (None, *done):
+            while at[stage] < len(ops):
                 op = ops[at[stage]]
+                needed = _needs(op, plan.chunks)
+                if needed is not None and needed not in done:
+                    break
                 arrives = 0.0
                 if needed is not None:
                     origin = plan.stage_of(needed[1])
