@@ -31,6 +31,7 @@ class Command:
 
 
 _STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
+_PLAN = "choose-parallel-training-plan"
 _EVERY = (_STRATEGY, _RUN, _DEBUG)
 COMMANDS = {
     command.name: command
@@ -40,6 +41,7 @@ COMMANDS = {
         Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _EVERY),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),
         Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", (_STRATEGY,)),
+        Command("plan", "trainwright.plan.command", "which parallel plan: search, ledger, decision, emit", (_PLAN,)),
         Command("launch", "trainwright.launch.command", "run a job from its checked config, one folder per run", (_RUN,), ("run",)),
         Command("diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", (_DEBUG,)),
         Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", (_DEBUG,)),
