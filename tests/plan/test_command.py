@@ -101,7 +101,7 @@ def test_a_device_never_profiled_has_no_step_time(capsys: pytest.CaptureFixture[
 def test_nothing_fits_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     job = ("--model", "70b", "--accelerator", "a100", "--devices", "8", "--memory", "40GiB", "--global-batch", "64")
     envelope = answer(capsys, "search", *job, code=1)
-    assert envelope["data"]["best"] is None and envelope["findings"][0]["rule"] == "PLAN-NO-FIT"
+    assert envelope["data"]["best"] is None and envelope["findings"][0]["rule"] == "PLN001"
 
 
 def test_compare(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,10 @@ from trainwright.plan.calibrate import SHIPPED, Fit, calibrate
 from trainwright.plan.predict import predict, table
 from trainwright.plan.rows import Row, read_rows
 from trainwright.plan.score import Errors
-from trainwright.plan.search import Found, Priced, search
-from trainwright.report import Finding, Report, Severity
+from trainwright.plan.search import Found, Misfit, Priced, search
+from trainwright.report import Finding, Report
+from trainwright.rules import check_all, load_all
+from trainwright.units import format_bytes
 
 EXAMPLES = """examples:
   trainwright plan search --model 70b --accelerator h100 --devices 64 --network 400Gbps --memory 80GiB --global-batch 512
@@ -82,9 +84,8 @@ def _search(options: argparse.Namespace, report: Report) -> None:
         report.data["emitted"] = emitting.write(given, chosen.plan, options.emit, options.emit_file, report)
     _show(options, given, found, report)
     answer.refuse_nothing_fits(report, given, found)
-    if found.best is None:
-        message = f"no plan of {found.size:,} fits in the memory of a device"
-        report.findings.append(Finding("PLAN-NO-FIT", Severity.ERROR, message, fails_at="first step"))
+    load_all("plan")
+    report.findings = [*check_all(found), *_misfits(given, _left(candidates or [], found))]
     _say_unprofiled(given, report)
 
 
@@ -124,7 +125,8 @@ def _compare(options: argparse.Namespace, report: Report) -> None:
     report.data = {"action": "compare", "job": answer.job_data(given), "plans": entries, "figures": answer.figures(given)}
     order = sorted(range(len(plans)), key=lambda i: given.steps.step(plans[i]).seconds)
     report.text = [answer.line(f"plan {i + 1}", entries[i]) for i in order]
-    report.findings = [_too_large(i, entries[i]) for i in order if not entries[i]["fits"]]
+    load_all("plan")
+    report.findings = _misfits(given, [(i + 1, plans[i]) for i in order if not entries[i]["fits"]])
     _say_unprofiled(given, report)
     if options.html or options.svg:
         priced = [Priced(plan, given.steps.seconds(plan, given.steps.split(plan)), given.footprint.peak(plan).total) for plan in plans]
@@ -167,9 +169,18 @@ def _fields(text: str, precision: str, compiled: bool) -> Plan:
         raise UserError(f"--plan {text[:80]!r}: {problem}") from None
 
 
-def _too_large(number: int, entry: dict[str, Any]) -> Finding:
-    message = f"plan {number + 1} ({entry['plan']['name']}) needs more than the device has"
-    return Finding("PLAN-NO-FIT", Severity.WARNING, message, fails_at="first step")
+def _left(candidates: list[Plan], found: Found) -> list[tuple[int, Plan]]:
+    """The named plans that fit with no split of the layers, with their numbers."""
+    kept = {dataclasses.replace(one.plan, layer_split=None) for one in found.fitting}
+    return [(i, plan) for i, plan in enumerate(candidates, start=1) if dataclasses.replace(plan, layer_split=None) not in kept]
+
+
+def _misfits(given: inputs.Inputs, plans: list[tuple[int, Plan]]) -> list[Finding]:
+    found = []
+    for number, plan in plans:
+        needed = given.footprint.peak(plan).total
+        found += check_all(Misfit(number, plan.name, format_bytes(round(needed)), format_bytes(round(given.capacity))))
+    return found
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

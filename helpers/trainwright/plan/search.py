@@ -67,6 +67,16 @@ class Found:
         return [front[int(i * step)] for i in range(min(FRONT, len(front)))]
 
 
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A plan that was named and does not fit: its number among those named, and memory as text."""
+
+    number: int
+    name: str
+    needed: str
+    capacity: str
+
+
 def kind_of(plan: Plan) -> tuple[int, ...]:
     """Machinery from plain to elaborate: copies, then sharded states, then tensor parallelism, then a pipeline."""
     axes = (plan.pp > 1, plan.cp > 1, plan.ep > 1, plan.tp > 1)

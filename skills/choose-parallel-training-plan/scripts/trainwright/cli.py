@@ -32,7 +32,7 @@ class Command:
 
 _STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
 _PLAN = "choose-parallel-training-plan"
-_EVERY = (_STRATEGY, _RUN, _DEBUG)
+_EVERY = (_STRATEGY, _RUN, _DEBUG, _PLAN)
 COMMANDS = {
     command.name: command
     for command in (
