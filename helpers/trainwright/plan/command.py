@@ -29,35 +29,30 @@ from trainwright.units import format_bytes
 
 EXAMPLES = """examples:
   trainwright plan search --model 70b --accelerator h100 --devices 64 --network 400Gbps --memory 80GiB --global-batch 512
-  trainwright plan compare --plan tp=8,dp_shard=8,zero_stage=3 --plan tp=4,pp=4,schedule=1f1b,dp_shard=4,zero_stage=1 ...
   trainwright plan search --model 7b --node aurora --devices 24 --global-batch 48 --emit torchtitan-toml --emit-file plan.toml
   trainwright plan emit --plan tp=8,dp_shard=8,zero_stage=1 --model 70b --global-batch 512 --emit megatron
   trainwright plan calibrate runs.csv --save fit.json
   trainwright plan predict rows.csv --calibration fit.json --output predicted.csv
-  trainwright plan score runs.csv --held-out 0.2"""
+  (also --splits, --other-sources, --table, --svg, --tokens, --slowest, --max-tp, --max-pp, --max-cp, --max-ep)"""
 ACTIONS = ("search", "compare", "emit", "predict", "calibrate", "score")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "trainwright plan ACTION [ROWS.csv] [options]"
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="search, compare, emit, predict, calibrate or score")
-    parser.add_argument(
-        "file", nargs="?", metavar="ROWS.csv", help="measured runs: predict, calibrate, score; or a hardware profile: calibrate"
-    )
+    parser.add_argument("file", nargs="?", metavar="ROWS.csv", help="measured runs; calibrate: or a profile")
     inputs.add_arguments(parser)
-    parser.add_argument(
-        "--plan", action="append", default=[], metavar="PLAN", help="key=value,... or a JSON file; search: look at these alone"
-    )
+    parser.add_argument("--plan", action="append", default=[], metavar="PLAN", help="key=value,... or JSON; search: these alone")
     parser.add_argument("--emit", choices=tuple(BACKENDS), metavar="BACKEND", help=f"search, emit: {', '.join(BACKENDS)}")
     parser.add_argument("--emit-file", metavar="FILE", help="where to write it")
-    parser.add_argument("--html", metavar="FILE", help="search, compare: a page with timeline, memory, mesh and front")
-    parser.add_argument("--svg", metavar="FILE", help="search, compare: the timeline of the first plan alone")
+    parser.add_argument("--html", metavar="FILE", help="search, compare: a page with its pictures")
+    parser.add_argument("--svg", metavar="FILE", help=argparse.SUPPRESS)
     rows = parser.add_argument_group("calibrate, score")
     rows.add_argument("--save", metavar="FIT", help="calibrate: write the fit to FIT")
-    rows.add_argument("--table", metavar="FILE.md", help="score: the tables as Markdown")
+    rows.add_argument("--table", metavar="FILE.md", help=argparse.SUPPRESS)
     rows.add_argument("--held-out", type=float, metavar="SHARE", help="score: fit this share of each source")
-    rows.add_argument("--splits", type=int, default=20, metavar="N", help="score: seeded splits (default 20)")
-    rows.add_argument("--other-sources", action="store_true", help="score: fit all but each source")
+    rows.add_argument("--splits", type=int, default=20, metavar="N", help=argparse.SUPPRESS)
+    rows.add_argument("--other-sources", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> Report:

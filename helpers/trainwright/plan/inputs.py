@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     count = argument(parse_count)
     group.add_argument("--model", metavar="CONFIG", help="a config.json, a preset (7b, 70b, ...), a YAML")
     group.add_argument("--accelerator", metavar="NAME", help="a100, h100, mi300x, max-1550-tile, ...")
-    group.add_argument("--node", metavar="NAME", help="kind of node or site: aurora, dgx-h100; gives device, node, network")
+    group.add_argument("--node", metavar="NAME", help="a kind of node or a site: aurora, dgx-h100")
     group.add_argument("--hardware", metavar="PROFILE", help="this machine's, from `doctor --hardware` and measured")
     group.add_argument("--devices", type=count, metavar="N", help="devices of the job")
     group.add_argument("--per-node", type=count, metavar="N", help="devices that share the fast links")
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision", choices=("bf16", "fp16", "fp8", "fp32"), default="bf16", metavar="TYPE", help="bf16 (default), fp16, fp8, fp32"
     )
-    group.add_argument("--slowest", type=float, default=1.0, metavar="FACTOR", help="the slowest device's time over the others'")
+    group.add_argument("--slowest", type=float, default=1.0, metavar="FACTOR", help=argparse.SUPPRESS)
     group.add_argument(
         "--freeze", action="append", default=[], choices=("tower", "decoder"), metavar="PART", help="tower or decoder: not trained"
     )
@@ -83,10 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--max-{name}", type=count, metavar="N", help=argparse.SUPPRESS)
     group.add_argument("--micro-batches", type=_counts, metavar="N,N", help="micro batches to look at")
     group.add_argument("--steps", type=count, metavar="N", help="how many steps the run has")
-    group.add_argument("--tokens", type=count, metavar="N", help="how many tokens the run has")
+    group.add_argument("--tokens", type=count, metavar="N", help=argparse.SUPPRESS)
     group.add_argument("--objective", choices=("time", "memory"), default="time", metavar="WORD", help="time (default), or memory")
     group.add_argument("--contention", type=float, default=1.0, metavar="FACTOR", help="other jobs leave 1/FACTOR of the network")
-    group.add_argument("--latencies", metavar="FILE", help="measured stages: a list of {layers, seconds, micro_batch, tp, head}")
+    group.add_argument("--latencies", metavar="FILE", help="measured stages")
     group.add_argument("--workspace", type=argument(parse_bytes), metavar="SIZE", help="measured workspace of a rank")
     group.add_argument("--calibration", metavar="FIT", help="what `plan calibrate --save` wrote")
 

@@ -102,7 +102,7 @@ def mesh(plan: Plan, per_node: int) -> Html:
     """The first nodes with their devices: colour is the stage (or the data-parallel rank), the number the data-parallel rank."""
     nodes = -(-plan.world_size // per_node)
     count = min(nodes, MOST_NODES)
-    columns = min(per_node, 8)
+    columns = max(n for n in range(1, min(per_node, 8) + 1) if per_node % n == 0 or n == 4)  # 12 tiles stand as 2 x 6
     wide, tall = columns * (SIDE + GAP) + 14, -(-per_node // columns) * (SIDE + GAP) + 30
     across = max((WIDTH - 4) // (wide + 10), 1)
     boxes = [
