@@ -14,6 +14,7 @@ from trainwright import probe
 from trainwright.cli import main
 from trainwright.document import DocumentError, parse
 from trainwright.output import write_text
+from trainwright.presets import preset_path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "helpers" / "trainwright" / "models" / "llama-demo" / "config.json"
@@ -52,6 +53,43 @@ def test_an_alias_bomb_behind_byte_order_marks_is_bounded() -> None:
 def test_absurd_numbers_and_counts_are_judged_or_refused(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     assert main(["check", str(tmp_path / name), "--output", str(tmp_path / "out")]) in (1, 2)
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize("path", [LONG, f"{LONG}/{LONG}.json", f"{LONG}.safetensors"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["estimate", "--devices", "8", "--model"],
+        ["diagnose"],
+        ["check"],
+        ["doctor", "--from"],
+        ["doctor", "--python"],
+        ["launch", "--model", "tiny", "--run-dir", "out", "--backend-config"],
+        ["launch", "--model", "tiny", "--backend-config", "FSDP", "--nproc", "1", "--execute", "--run-dir"],
+        ["advise", "--model", "tiny", "--devices", "1", "--memory", "1GiB", "--emit"],
+        ["demo", "--out"],
+    ],
+    ids=lambda line: " ".join(line),
+)
+def test_a_path_that_no_system_takes_is_one_line(
+    line: list[str], path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FSDP").write_text("distributed_type: MULTI_GPU\nuse_cpu: true\nnum_processes: 1\n")
+    assert main([*line, path]) in (1, 2)
+    said = capsys.readouterr()
+    assert "a fault of ours" not in said.err + said.out and said.err.count("\n") <= 1 and len(said.err) < 40_000
+
+
+@pytest.mark.parametrize("name", [LONG, "x\0y", ".", ""])
+def test_an_index_may_name_any_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(Path(preset_path("tiny")).read_text())
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"a": name}}))
+    assert main(["estimate", "--model", str(path), "--devices", "8", "--output", str(tmp_path / "out")]) == 0
 
 
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:

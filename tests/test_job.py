@@ -38,7 +38,7 @@ MISTAKES: dict[str, list[Any]] = {
     "steps": [0, 1.5, "12", 2**60],
     "micro_batch": [0, False],
     "seq_len": [1, None],
-    "learning_rate": [0, -1e-3, float("nan"), float("inf"), "1e-3", 10**400],
+    "learning_rate": [0, -1e-3, float("nan"), float("inf"), 1e30, "1e-3", 10**400],
     "seed": [-1, 2**70],
     "memory_cap_bytes": [0, -5, "300MiB", 1.5],
     "track_memory_steps": [-1],
@@ -55,6 +55,15 @@ def test_each_mistake_is_one_line_that_names_the_field(field: str, value: Any) -
     with pytest.raises(UserError) as caught:
         job(**{field: value})
     assert field in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("field", ["regime", "variant", "data"])
+def test_what_would_mean_nothing_is_refused(field: str) -> None:
+    """A regime of a text model, and a path beside generated signals, would be passed over in silence."""
+    value, modality = {"regime": ("projector_only", "text"), "variant": ("W2X", "text"), "data": ("/d", "text_image")}[field]
+    with pytest.raises(UserError, match=rf"\b{field}\b"):
+        job(modality=modality, **{field: value})
+    assert getattr(job(modality="text" if field == "data" else "text_ts", **{field: value}), field) == value
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -166,3 +166,10 @@ def test_the_bytes_of_an_index_are_held_against_the_config(size: int, said: str,
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": {"a": "model-1.safetensors"}}), encoding="utf-8")
     assert said in load_model(str(path)).notes[-1]
+
+
+def test_an_index_of_many_experts_is_read(tmp_path: Path) -> None:
+    """As many tensors as DeepSeek V3 has."""
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {f"model.layers.{n}.w": "model-1.safetensors" for n in range(91_991)}}), encoding="utf-8")
+    assert len(read_tensors(str(path)).names) == 91_991

@@ -24,6 +24,7 @@ from trainwright.diagnose.run_folder import Run, read_run
 from trainwright.diagnose.verdict import Diagnosis, diagnose
 from trainwright.document import load_mapping
 from trainwright.emit import accelerate
+from trainwright.emit.reading import Reading
 from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.job import Job
 from trainwright.launch.torchrun import Outcome
@@ -64,7 +65,7 @@ class Trial:
     fits: bool
     config: str = ""
     config_text: str = ""
-    reading: accelerate.Reading | None = None
+    reading: Reading | None = None
     findings: list[Finding] = field(default_factory=list)
     capped: Outcome | None = None
     run: Run | None = None
@@ -127,9 +128,9 @@ def run(options: argparse.Namespace) -> Report:
 
 def _claim(folder: Path) -> None:
     """Make the folder ours and empty; raises UserError for one that holds anything else."""
-    if any((folder / name).is_symlink() for name in (MARK, "configs", "runs")):
+    if any(os.path.islink(folder / name) for name in (MARK, "configs", "runs")):
         raise UserError(f"{folder} holds links in the place of demo's own files; name another with --out")
-    if folder.exists() and not (folder.is_dir() and ((folder / MARK).exists() or not any(folder.iterdir()))):
+    if os.path.exists(folder) and not (folder.is_dir() and ((folder / MARK).exists() or not any(folder.iterdir()))):
         raise UserError(f"{folder} exists and is not a folder that demo wrote; name another with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -139,22 +139,17 @@ def _built(body: dict[str, Any]) -> Environment:
 
 def _sound(found: Environment) -> Environment:
     """`found`, whose numbers are numbers and whose words are words; raises ValueError."""
-    for name in ("nodes", "ranks_per_node", "processors", "memory_bytes", "shm_bytes"):
-        value = getattr(found, name)
-        if value is not None and (type(value) is not int or not 0 <= value < 2**63):
-            raise ValueError(f"{name} is no count")
-    texts: tuple[str | None, ...] = (found.python, found.nvidia_driver, found.site, found.role, found.scheduler)
-    texts += (
-        found.torch.version,
-        found.torch.error,
-        found.torch.cuda,
-        found.torch.hip,
-        found.torch.xpu,
-        *(one.package for one in found.unmet),
-        *(one.needs for one in found.unmet),
-    )
-    if not all(isinstance(one, str | None) for one in (*texts, *(device.name for device in found.devices))):
+    counts = [getattr(found, name) for name in ("nodes", "ranks_per_node", "processors", "memory_bytes", "shm_bytes")]
+    counts += [device.memory_bytes for device in found.devices]
+    if not all(value is None or (type(value) is int and 0 <= value < 2**63) for value in counts):
+        raise ValueError("a count is no whole number from 0")
+    torch = found.torch
+    may_lack = [found.python, found.nvidia_driver, found.site, found.role, found.scheduler, *(gap.found for gap in found.unmet)]
+    may_lack += [torch.version, torch.error, torch.cuda, torch.hip, torch.xpu]
+    words = [text for gap in found.unmet for text in (gap.package, gap.needs)]
+    words += [*torch.backends, *(text for device in found.devices for text in (device.kind, device.name))]
+    if not all(isinstance(one, str) for one in (*words, *(text for text in may_lack if text is not None))):
         raise ValueError("a text is expected where another value stands")
-    if found.torch.state not in TORCH_STATES:
+    if torch.state not in TORCH_STATES:
         raise ValueError(f"torch.state is none of {', '.join(TORCH_STATES)}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -309,7 +310,7 @@ def load_model(path: str) -> ModelSpec:
     place = preset_path(path)
     if is_tensor_file(place):
         return _beside_tensors(place)
-    if Path(place).is_dir() and (Path(place) / "config.json").exists():
+    if os.path.isfile(os.path.join(place, "config.json")):
         place = str(Path(place) / "config.json")
     return _of_document(with_preset(_load(place)))
 
@@ -318,14 +319,14 @@ def _load(path: str) -> Document:
     try:
         return load_mapping(path, "json" if path == "-" else None)
     except DocumentError as problem:
-        if re.fullmatch(r"[\w-]+", path) and not Path(path).exists():
+        if re.fullmatch(r"[\w-]{1,100}", path) and not os.path.exists(path):
             raise DocumentError(f"{problem.reason}; presets are {', '.join(presets())}", problem.where) from None
         raise
 
 
 def _of_document(document: Document) -> ModelSpec:
     family = document.get("model_type")
-    if family not in FAMILIES:
+    if family not in (*FAMILIES, "plain"):
         said = f"model_type {shown(family)}" if document.has("model_type") else "no model_type"
         raise DocumentError(f"{said}; the families read today are {', '.join(FAMILIES)}", document.at("model_type"))
     f = Fields(document, family)
@@ -344,7 +345,7 @@ def _name(document: Document, family: str) -> str:
 def _beside_tensors(path: str) -> ModelSpec:
     """The model of the config.json beside a safetensors file or index, with what the tensors say of it."""
     tensors, config = read_tensors(path), Path(path).parent / "config.json"
-    if not config.exists():
+    if not os.path.exists(config):
         raise UserError(f"{path}: {tensors.told}; heads and layers are in config.json, which is not beside it")
     spec = load_model(str(config))
     return replace(spec, notes=(*spec.notes, *_compared(spec, tensors)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def presets() -> tuple[str, ...]:
 
 def preset_path(name: str) -> str:
     """The config.json of a preset; `name` itself where a file has that name, or no preset has."""
-    return name if Path(name).exists() or name not in presets() else str(PRESETS / name / "config.json")
+    return name if os.path.exists(name) or name not in presets() else str(PRESETS / name / "config.json")
 
 
 def with_preset(document: Document) -> Document:

@@ -20,6 +20,7 @@ from trainwright.units import format_bytes
 
 MAX_HEADER = MAX_INDEX = 32 * 2**20  # bytes; the format allows 100 MB, and headers of real models take less than one
 MAX_SHARDS = 10_000
+MAX_VALUES = 1_000_000  # of a header or index: twelve a tensor, or two; DeepSeek V3's index names 91,991 tensors
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 BITS |= {"I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
@@ -78,7 +79,7 @@ def read_tensors(path: str) -> Tensors:
     """
     if not path.endswith(INDEX):
         return of_files([path])
-    document = parse(read_text(path, MAX_INDEX), path, "json")
+    document = parse(read_text(path, MAX_INDEX), path, "json", MAX_VALUES)
     places, size = document.get("weight_map"), document.get("metadata", "total_size")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise DocumentError("has no weight_map from tensors to files; this is no safetensors index", Location(path))
@@ -86,7 +87,7 @@ def read_tensors(path: str) -> Tensors:
     if any(os.path.basename(file) != file for file in files) or len(files) > MAX_SHARDS:
         raise DocumentError("names files outside its own folder", document.at("weight_map"))
     shards = [str(Path(path).parent / file) for file in files]
-    if not all(Path(shard).is_file() for shard in shards):
+    if not all(map(os.path.isfile, shards)):
         return Tensors(tuple(places), size if type(size) is int and 0 < size < 2**63 else None, None)
     found = of_files(shards)
     if lacking := set(places) - set(found.names):
@@ -113,7 +114,7 @@ def read_header(path: str) -> list[Tensor]:
     except OSError as problem:
         raise DocumentError(f"cannot be read: {problem.strerror or problem}", Location(path)) from None
     try:
-        document = parse(raw.decode("utf-8"), path, "json")
+        document = parse(raw.decode("utf-8"), path, "json", MAX_VALUES)
     except UnicodeDecodeError:
         raise DocumentError("is no safetensors file: its header is not UTF-8", Location(path)) from None
     if not isinstance(document.value, dict):

@@ -55,9 +55,11 @@ def placements(draw: st.DrawFn) -> Strategy:
     kind = draw(st.sampled_from(["ddp", "fsdp"]))
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     precision = draw(st.sampled_from(precisions))
+    again, every = draw(st.booleans()), draw(st.integers(1, 5))
     if kind == "ddp":
-        return Strategy("ddp", precision=precision)
-    return Strategy("fsdp", draw(st.booleans()), draw(st.sampled_from([BLOCK, ()])), precision, draw(st.booleans()))
+        return Strategy("ddp", precision=precision, activation_checkpointing=again, checkpoint_every=every)
+    wrapped = draw(st.sampled_from([BLOCK, ()]))
+    return Strategy("fsdp", draw(st.booleans()), wrapped, precision, again, checkpoint_every=every)
 
 
 WORKLOADS = st.builds(
@@ -224,7 +226,7 @@ def test_no_block_between_the_turning_points_is_higher(model: ModelSpec, strateg
     """The ledger looks at the first two and last two blocks only; this looks at all."""
     quick = ledger(model, strategy, workload)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phases, "_turning_points", lambda layers: list(range(layers - 1, -1, -1)))
+        patch.setattr(phases, "_turning_points", lambda rank: list(range(rank.layers - 1, -1, -1)))
         assert ledger(model, strategy, workload).peak_bytes == quick.peak_bytes
 
 

@@ -17,6 +17,8 @@ from jsonschema import Draft202012Validator
 
 from trainwright import hardware, host
 from trainwright.cli import main
+from trainwright.doctor.asking import nvidia_smi_told
+from trainwright.doctor.process import ask
 from trainwright.doctor.profile import as_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,6 +310,25 @@ def test_an_nvidia_smi_that_fails_is_passed_over(text: str, doctor: Doctor, inte
 
 
 @pytest.mark.parametrize(
+    ("lines", "devices", "driver"),
+    [
+        ("NVIDIA GB10, [N/A], 580.95.05", [("NVIDIA GB10", None)], "580.95.05"),
+        ("NVIDIA A100, 40960, [N/A]", [("NVIDIA A100", 40960 * 2**20)], None),
+        ("\x1b[2Jx, 5, 550.1\nno, -5, 550.1\nno, 5, x\n,,\n" + "n" * 500 + ", 5, 550.1", [], None),
+        ("NVIDIA A100, 40960, 550.1\n" * 2000, [("NVIDIA A100", 40960 * 2**20)] * 1024, "550.1"),
+    ],
+)
+def test_lines_of_nvidia_smi(lines: str, devices: list[Any], driver: str | None) -> None:
+    asked = ask([sys.executable, "-S", "-c", f"print({lines!r})"])
+    assert nvidia_smi_told(asked, 50) == (devices, driver)
+
+
+def test_an_nvidia_smi_without_an_end_tells_nothing() -> None:
+    asked = ask([sys.executable, "-S", "-c", "while True: print('NVIDIA A100, 40960, 550.1')"])
+    assert nvidia_smi_told(asked, 0.5) == ([], None)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--python", "/no/such/python"], "there is no such program to run"),
@@ -418,6 +439,13 @@ def test_a_file_that_hides_a_module(doctor: Doctor, interpreter: Make, tmp_path:
     assert envelope["data"]["environment"]["shadows"] == ["queue.py"] and "ENV014" in rules(envelope)
 
 
+def test_a_variable_of_any_length_is_cut_and_named(doctor: Doctor, interpreter: Make) -> None:
+    code, envelope, _ = doctor("--python", interpreter(), NCCL_DEBUG="x" * 100_000, VIRTUAL_ENV="y" * 100_000, LOADEDMODULES=":m" * 50_000)
+    valid(envelope)
+    assert code == 0 and len(json.dumps(envelope)) < 20_000
+    assert [one["name"] for one in envelope["not_checked"] if "only the beginning was judged" in one["reason"]] == ["NCCL_DEBUG"]
+
+
 def test_it_imports_nothing_heavy_and_little_else(tmp_path: Path, interpreter: Make) -> None:
     import subprocess
 
@@ -429,9 +457,12 @@ def test_it_imports_nothing_heavy_and_little_else(tmp_path: Path, interpreter: M
     heavy = {"torch", "numpy", "accelerate", "deepspeed", "transformers", "jsonschema", "rich", "psutil", "packaging", "socket"}
     assert "trainwright.doctor.command" in loaded
     assert not loaded & heavy
-    assert not {
-        name for name in loaded if name.startswith(("trainwright.train", "trainwright.model", "trainwright.families", "trainwright.launch"))
+    ours = {
+        name
+        for name in loaded
+        if name.startswith(("trainwright.train", "trainwright.model", "trainwright.families", "trainwright.launch."))
     }
+    assert ours == {"trainwright.launch.processes"}
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -19,7 +20,7 @@ from trainwright import probe
 from trainwright.cli import COMMANDS, main
 from trainwright.job import Job
 from trainwright.launch import torchrun
-from trainwright.launch.command import DIAGNOSE_SKILL
+from trainwright.launch.command import CHECK_SKILL, DIAGNOSE_SKILL
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
@@ -35,7 +36,7 @@ def arguments(make_job: Callable[..., Job], tmp_path: Path) -> list[str]:
 def test_dry_it_shows_everything_and_starts_nothing(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
     done = run_command(*arguments, "--memory-cap", "300MiB")
     assert done.returncode == 0, done.stderr
-    assert "-m torch.distributed.run --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
+    assert "-m trainwright.train.elastic --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
     assert "strategy: fsdp_full_shard" in done.stdout and "not applied: num_processes" in done.stdout
     assert "300.0 MiB a rank enforced" in done.stdout and "nothing was started" in done.stdout
     assert not (tmp_path / "a run").exists()
@@ -55,7 +56,58 @@ def test_another_number_of_ranks_than_the_file_says_is_an_error_of_the_check(arg
     assert run_command(*arguments, "--nproc", "3", "--no-check").returncode == 0
 
 
+def test_the_schema_knows_every_field_of_a_job() -> None:
+    assert SCHEMA["properties"]["job"]["properties"].keys() == {"schema", *(field.name for field in dataclasses.fields(Job))}
+
+
+def deepspeed(tmp_path: Path, **keys: object) -> str:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5, **keys}), encoding="utf-8")
+    return str(path)
+
+
+def test_a_deepspeed_json_settles_what_it_names(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
+    keys: dict[str, object] = {
+        "train_batch_size": 24,
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-4}},
+    }
+    line = ["launch", "--model", arguments[2], "--backend-config", deepspeed(tmp_path, **keys), "--run-dir", str(tmp_path / "run")]
+    assert "does not say how many ranks; say it with --nproc" in run_command(*line).stderr
+    report = json.loads(run_command(*line, "--nproc", "2", "--no-check", "--format", "json").stdout)
+    jsonschema.validate(report["data"], SCHEMA)
+    job = report["data"]["job"]
+    assert (report["data"]["strategy"], job["micro_batch"], job["accumulation"], job["global_batch"]) == ("zero_2", 4, 3, 24)
+    assert (job["clip_norm"], job["learning_rate"], job["weight_decay"]) == (0.5, 2e-4, 0.0)
+    assert {row["name"] for row in report["inferred"]} >= {"clip_norm", "learning_rate", "micro_batch", "global_batch"}
+    for typed, words in (("--clip-norm 1", "do not agree"), ("--nproc 5", "cannot be divided by 5 ranks x micro_batch 4")):
+        done = run_command(*line, "--nproc", "2", *typed.split())
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_options_of_the_job_reach_it(arguments: list[str], run_command: Run) -> None:
+    typed = "--global-batch 24 --micro-batch 3 --schedule cosine --warmup-steps 2 --clip-norm 1 --whole-gradients --samples 100"
+    done = run_command(*arguments, *typed.split(), "--activation-checkpoint-every", "2", "--format", "json")
+    job = json.loads(done.stdout)["data"]["job"]
+    assert (job["micro_batch"], job["accumulation"], job["clip_norm"], job["schedule"], job["warmup_steps"]) == (3, 4, 1.0, "cosine", 2)
+    assert job["whole_gradients"] is True and job["samples"] == 100 and job["activation_checkpoint_every"] == 2
+    local = run_command(*arguments, "--local-sgd-steps", "4")
+    assert (
+        local.returncode == 2 and "local_sgd_steps averages whole models, and the backend config asks for fsdp_full_shard" in local.stderr
+    )
+
+
 MISTAKES = {
+    "--data /no/such": "--data /no/such: there is no such file or folder",
+    "--resume /no/such": "--resume /no/such: there is no such file or folder",
+    "--init-from /no/such": "--init-from /no/such: there is no such file or folder",
+    "--static-graph": "static_graph is an option of DDP, and the backend config asks for fsdp_full_shard",
+    "--model tiny-moe --nproc 3": "experts in a layer, and they cannot be divided by 3 ranks",
+    "--global-batch 9 --micro-batch 2": "global batch 9 cannot be divided by 2 ranks x micro_batch 2",
+    "--global-batch 9 --micro-batch 2 --accumulation 2": "global_batch 9 is not micro_batch 2 x world_size 2 x accumulation 2 = 8",
+    "--schedule step": "invalid choice",
+    "--clip-norm much": "'much' is not a number",
+    "--warmup-steps 50": "warmup_steps 50 leave nothing of the 12 steps",
     "--steps 0": "steps 0 is less than 1",
     "--steps x": "'x' is not a whole number",
     "--seq-len 100000": "positions",
@@ -125,7 +177,7 @@ def test_what_a_run_says_at_its_end_with_and_without_diagnose(
         return
     assert report["data"]["diagnosis"] is None and not [f for f in report["findings"] if f["rule"].startswith("RUN")]
     assert [end["status"] for end in report["data"]["ends"]] == ["", "failed"] and report["data"]["ends"][1]["exception"] == "IndexError"
-    assert [row["name"] for row in report["not_checked"]] == ["diagnosis"]
+    assert [row["name"] for row in report["not_checked"]] == ["check", "diagnosis"]
     assert main([*arguments, "--execute", "--force"]) == 2, "the folder carries no manifest"
     shutil.rmtree(tmp_path / "a run")
     assert main([*arguments, "--execute"]) == 4
@@ -135,7 +187,7 @@ def test_what_a_run_says_at_its_end_with_and_without_diagnose(
 
 
 def test_the_skill_that_has_diagnose_is_named_rightly() -> None:
-    assert DIAGNOSE_SKILL in COMMANDS["diagnose"].skills
+    assert DIAGNOSE_SKILL in COMMANDS["diagnose"].skills and CHECK_SKILL in COMMANDS["check"].skills
 
 
 def test_a_preset_reaches_the_workers_as_a_path(arguments: list[str], run_command: Run) -> None:

@@ -31,7 +31,8 @@ def test_one_of_each(tmp_path: Path) -> None:
     found = ends_of(str(tmp_path), 4)
     assert found[0] == RankEnd(0, "completed") and found[0].completed
     assert str(found[1]) == "rank 1 failed in backward: ValueError: no"
-    assert found[2] == RankEnd(2) and found[3] == RankEnd(3) and "left no end record" in str(found[3])
+    assert found[2] == RankEnd(2) and "left no end record" in str(found[2])
+    assert found[3] == RankEnd(3, begun=False) and "had not begun: where another failed first, torchrun ended it" in str(found[3])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_one_of_each(tmp_path: Path) -> None:
 )
 def test_a_record_that_is_none_is_no_fault(content: str | bytes, tmp_path: Path) -> None:
     put(tmp_path, 0, content)
-    assert ends_of(str(tmp_path), 1) == [RankEnd(0)]
+    assert ends_of(str(tmp_path), 1) == [RankEnd(0, begun=content != "")]
 
 
 def test_only_the_tail_of_a_large_file_is_read_and_a_long_message_is_cut_for_people(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "perf" / "rank0.jsonl")
     (tmp_path / "elsewhere").write_text(end())
     (tmp_path / "perf" / "rank1.jsonl").symlink_to(tmp_path / "elsewhere")
-    assert ends_of(str(tmp_path), 2) == [RankEnd(0), RankEnd(1)]
+    assert ends_of(str(tmp_path), 2) == [RankEnd(0, begun=False), RankEnd(1, begun=False)]
 
 
 @given(st.binary(max_size=300))

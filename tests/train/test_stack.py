@@ -85,6 +85,17 @@ def test_devices_of_three_kinds(tmp_path: Path) -> None:
     )
 
 
+def test_a_device_on_the_path_is_not_read(tmp_path: Path) -> None:
+    (answer,), code = tell(tmp_path, "torch", "--within=60", PYTHONPATH="/dev/zero")
+    assert code == 0 and answer["versions"] == {}
+
+
+def test_what_torch_prints_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os\nprint('{\"stage\": 1}')\nos.system('echo x')\nos.close(1)\n__version__ = '1'\n")
+    (_, second), code = tell(tmp_path)
+    assert second["state"] == "ok", code
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("python", ["python3.8", "python3.9", "python3.10", "python3.12", "python3.13"])
 def test_other_pythons(python: str, tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ NOT_COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every rank trains on in one step; `device` is the kind of device that the ranks compute and talk on."""
+    """What every rank trains on in one step; `device` is the kind of device that the ranks compute and talk on.
+
+    `accumulation` rounds are summed before the update; with `whole_gradients` FSDP keeps their sum whole until the last.
+    """
 
     micro_batch: int
     seq_len: int
@@ -43,6 +46,7 @@ class Workload:
     optimizer: str = "adamw"
     accumulation: int = 1
     device: str = "cpu"
+    whole_gradients: bool = False
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "seq_len", "world_size", "accumulation"):
@@ -124,7 +128,8 @@ class Ledger:
 def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
     """The Ledger of `model` under `strategy`.
 
-    Raises UserError for what the ledger does not know: CPU offload, fp16, more ranks than one under "single", blocks unlike Llama's.
+    Raises UserError for what the ledger does not know: ZeRO, whole gradients under FSDP, CPU offload, fp16, more ranks than one
+    under "single", blocks unlike Llama's.
     """
     if unlike := model.unlike_llama:
         idle = model.active_parameters != model.total_parameters
@@ -132,6 +137,12 @@ def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
         raise UserError(f"the ledger knows blocks like Llama's, and {model.name} has {', '.join(unlike)} ({sizes})")
     if strategy.cpu_offload:
         raise UserError("the ledger does not know CPU offload yet; it would be wrong about both memories")
+    if strategy.kind == "zero":
+        raise UserError(f"the ledger does not know DeepSpeed's buffers yet, so it says nothing of {strategy.name}; FSDP it knows")
+    if strategy.kind == "fsdp" and workload.whole_gradients and workload.accumulation > 1:
+        raise UserError("the ledger does not know whole gradients under FSDP; without whole_gradients they stay in shards")
+    if workload.world_size % strategy.replicas:
+        raise UserError(f"{workload.world_size} ranks cannot be divided by {strategy.replicas} replicas")
     if strategy.precision not in ("fp32", "bf16"):
         raise UserError(f"the ledger knows fp32 and bf16, not {strategy.precision}")
     if strategy.kind == "single" and workload.world_size != 1:

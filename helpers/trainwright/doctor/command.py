@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def _describe(report: Report, seen: Seen) -> None:
     environment, place = seen.environment, seen.place
-    entries = {device: entry_of(device) for device in environment.devices}
+    entries = {device: entry_of(device) for device in dict.fromkeys(environment.devices)}
     gaps = list(missing(environment, seen.python, place.stack))
     entry = next((name for name, _ in entries.values()), None)
     situation = Situation(seen.python, seen.python_named, seen.seconds, place.interactive, place.stack, entry)

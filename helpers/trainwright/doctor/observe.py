@@ -18,6 +18,8 @@ from trainwright.environment import Device, Environment, Torch, Unmet
 from trainwright.errors import UserError
 from trainwright.probe import host_memory
 
+LONGEST = 2000  # characters of a variable that are judged and told
+
 
 @dataclass(slots=True)
 class Seen:
@@ -48,7 +50,7 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
     path, reason = asking.interpreter(python)
     importing = seconds is not None or where.role != "login"
     named_seconds, seconds = seconds, seconds or quick
-    asked, smi = asking.ask_interpreter(path, importing), asking.ask_nvidia_smi()
+    asked, smi = asking.ask_interpreter(path, seconds, importing), asking.ask_nvidia_smi()
     try:
         shown, bounds, cpus = look(), limits(), host.processors()
     finally:
@@ -59,16 +61,16 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
     named, smi_driver = asking.nvidia_smi_told(smi, max(0.2, seconds - (time.monotonic() - began))) if smi else ([], None)
     devices, devices_by = _devices(told, named, shown)
     found = Environment(
-        variables={name: value for name in VARIABLES if (value := os.environ.get(name)) is not None},
-        versions=told.packages.get("versions", {}),
+        variables={name: value for name in VARIABLES if (value := _variable(name)) is not None},
+        versions=(told.packages.get("versions") or {}),
         python=told.packages.get("python"),
         torch=_torch(told),
         devices=devices,
         seen=tuple(sorted({*shown.seen, *(["nvidia"] if named else [])})),
         nvidia_driver=shown.nvidia_driver or smi_driver,
-        unmet=tuple(Unmet(**gap) for gap in told.packages.get("unmet", ())),
-        user_packages=tuple(told.packages.get("user_packages", ())),
-        modules=tuple(part for part in os.environ.get("LOADEDMODULES", "").split(os.pathsep) if part),
+        unmet=tuple(Unmet(**gap) for gap in told.packages.get("unmet") or ()),
+        user_packages=tuple(told.packages.get("user_packages") or ()),
+        modules=tuple(part[:200] for part in os.environ.get("LOADEDMODULES", "").split(os.pathsep)[-200:] if part),
         site=where.site,
         role=where.role,
         scheduler=where.scheduler,
@@ -79,10 +81,16 @@ def observe(python: str | None, seconds: float | None, quick: float) -> Seen:
         shm_bytes=bounds.shm_bytes,
         shadows=_shadows(),
     )
-    conda = os.environ.get("CONDA_DEFAULT_ENV") or os.environ.get("CONDA_PREFIX")
-    limit, virtual = host_memory().limit_bytes, os.environ.get("VIRTUAL_ENV")
+    conda = _variable("CONDA_DEFAULT_ENV") or _variable("CONDA_PREFIX")
+    limit, virtual = host_memory().limit_bytes, _variable("VIRTUAL_ENV")
     said = (path, reason, python is not None, named_seconds, devices_by)
     return Seen(found, where, shown, bounds, cpus, limit, *said, conda, virtual, _unknown(told, where, seconds, importing))
+
+
+def _variable(name: str) -> str | None:
+    """Its value, at a length that is beyond any that one of these has in earnest."""
+    value = os.environ.get(name)
+    return value if value is None or len(value) <= LONGEST else f"{value[:LONGEST]}..."
 
 
 def _memory() -> int | None:
@@ -97,19 +105,19 @@ def _torch(told: asking.Told) -> Torch:
     answer = told.torch
     return Torch(
         state=str(answer.get("state") or built.get("state") or "unknown"),
-        version=told.packages.get("versions", {}).get("torch") or answer.get("version"),
+        version=(told.packages.get("versions") or {}).get("torch") or answer.get("version"),
         cuda=built.get("cuda"),
         hip=built.get("hip"),
         xpu=built.get("xpu"),
         error=answer.get("error"),
-        backends=tuple(answer.get("backends", ())),
+        backends=tuple(answer.get("backends") or ()),
     )
 
 
 def _devices(told: asking.Told, named: list[tuple[str, int | None]], shown: Kernel) -> tuple[tuple[Device, ...], str | None]:
     """Devices as torch addresses them; where torch did not tell, NVIDIA's as its tool or the kernel names them."""
     if told.torch.get("state") == "ok":
-        return tuple(Device(str(d["kind"]), str(d["name"]), d["memory_bytes"]) for d in told.torch["devices"]), "torch"
+        return tuple(Device(**row) for row in told.torch.get("devices") or ()), "torch"
     if named:
         return tuple(Device("cuda", name, memory) for name, memory in named), "nvidia-smi"
     names = tuple(Device("cuda", name) for name in shown.names)
@@ -128,6 +136,8 @@ def _shadows() -> tuple[str, ...]:
 
 def _unknown(told: asking.Told, where: Place, seconds: float, importing: bool) -> list[tuple[str, str]]:
     unknown = [("the site", where.unknown)] if where.unknown else []
+    cut = [name for name in VARIABLES if len(os.environ.get(name, "")) > LONGEST]
+    unknown += [(", ".join(cut), f"longer than {LONGEST:,} characters: only the beginning was judged")] if cut else []
     more = "doctor --timeout 60s waits longer"
     if told.trouble:
         unknown.append(("versions, and whether torch imports", f"the interpreter: {told.trouble}; {more}"))

@@ -22,12 +22,15 @@ class RankEnd:
     exception: str = ""
     message: str = ""
     phase: str = ""
+    begun: bool = True  # whether it wrote anything
 
     @property
     def completed(self) -> bool:
         return self.status == "completed"
 
     def __str__(self) -> str:
+        if not self.begun:
+            return f"rank {self.rank} had not begun: where another failed first, torchrun ended it; else its stderr.log tells"
         if not self.status:
             return f"rank {self.rank} left no end record: something outside its Python ended it, see logs/launcher.log and its stderr.log"
         what = ": ".join(part for part in (self.exception or self.type, self.message[:_LONGEST]) if part)
@@ -40,10 +43,12 @@ def ends_of(run_dir: str, world_size: int) -> list[RankEnd]:
 
 
 def _end(rank: int, file: Path) -> RankEnd:
-    row: dict[str, Any] = next((found for line in reversed(_tail(file)) if (found := _row(line)) is not None), {})
+    lines = _tail(file)
+    row: dict[str, Any] = next((found for line in reversed(lines) if (found := _row(line)) is not None), {})
     error = row.get("error")
     facts = error if isinstance(error, dict) else {}
-    return RankEnd(rank, _text(row.get("status")), *(_text(facts.get(name)) for name in ("type", "exception", "message", "phase")))
+    kind, exception, message, phase = (_text(facts.get(name)) for name in ("type", "exception", "message", "phase"))
+    return RankEnd(rank, _text(row.get("status")), kind, exception, message, phase, bool(lines))
 
 
 def _tail(file: Path) -> list[bytes]:

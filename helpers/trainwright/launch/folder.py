@@ -13,7 +13,7 @@ from trainwright.errors import UserError
 from trainwright.launch.processes import alive, running
 
 MANIFEST_SCHEMA = "trainwright/manifest/1"
-_OURS = ("manifest.json", "job.json", "logs", "perf")
+_OURS = ("manifest.json", "job.json", "logs", "perf", "heartbeat", "checkpoints")
 
 
 def check(run_dir: str, force: bool) -> None:
@@ -37,7 +37,7 @@ def create(run_dir: str, force: bool) -> Path:
     check(run_dir, force)
     folder = Path(run_dir)
     try:
-        for name in _OURS if folder.exists() else ():
+        for name in _OURS if os.path.exists(folder) else ():
             _remove(folder / name)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=force)

@@ -28,6 +28,7 @@ class Skill:
     commands: tuple[Command, ...]
     library: tuple[str, ...]
     references: tuple[str, ...]
+    bare: bool = False  # whether the copied library leaves its comments and docstrings behind
 
     @property
     def path(self) -> Path:
@@ -78,7 +79,7 @@ def _skills(document: Document, root: Path) -> Iterator[Skill]:
     for name in document.get("skills"):
         commands = tuple(command for command in COMMANDS.values() if name in command.skills)
         library, references = (_strings(document, "skills", name, key) for key in ("library", "references"))
-        yield Skill(name, root, commands, library, references)
+        yield Skill(name, root, commands, library, references, document.get("skills", name, "bare", default=False) is True)
 
 
 def _strings(document: Document, *path: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from trainwright.skills.imports import targets
 from trainwright.skills.manifests import frontmatter
 from trainwright.version import VERSION
 
-MAX_SKILL, MAX_FILE, MAX_FILES = 600_000, 100_000, 150  # bytes, bytes, count
+MAX_SKILL, MAX_FILE, MAX_FILES = 500_000, 100_000, 150  # bytes, bytes, count
 MAX_LINES, MAX_TOKENS, MAX_DESCRIPTION = 200, 3000, 200  # of SKILL.md; a token is four characters, as skillsaw counts
 KEYS = ["name", "description", "license", "metadata"]
 METADATA = ("author", "version", "tags", "last_verified")

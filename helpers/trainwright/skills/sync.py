@@ -12,6 +12,7 @@ from trainwright.errors import UserError
 from trainwright.output import write_text
 from trainwright.rules import load_all
 from trainwright.skills import manifests
+from trainwright.skills.bare import bare
 from trainwright.skills.bundle import LIBRARY, MANIFEST, Bundle, Skill
 from trainwright.skills.imports import needed
 from trainwright.skills.pages import rules_page, with_tables
@@ -57,7 +58,13 @@ def _library(skill: Skill) -> dict[str, str]:
         raise UserError(f"{library} holds a file that is no Python: {problem}") from None
     named |= {marker for path in named for folder in PurePosixPath(path).parents if (marker := f"{folder}/__init__.py") in sources}
     named |= {"__init__.py"} & set(sources)
-    return {path: read_text(str(library / path)) for path in sorted(named)}
+    texts = {path: read_text(str(library / path)) for path in sorted(named)}
+    return {path: _as_copied(skill, path, text) for path, text in texts.items()}
+
+
+def _as_copied(skill: Skill, path: str, text: str) -> str:
+    """A rule's docstring is its page: rules are never bare."""
+    return bare(text, f"{LIBRARY}/{path}") if skill.bare and path.endswith(".py") and "/rules/" not in path else text
 
 
 def _files(library: Path, glob: str) -> Iterator[str]:

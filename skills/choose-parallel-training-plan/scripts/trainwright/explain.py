@@ -1,5 +1,4 @@
-"""`trainwright explain CODE`: the page of a rule, which is its docstring."""
-
+# helpers/trainwright/explain.py without its comments
 from __future__ import annotations
 
 import argparse

@@ -1,5 +1,4 @@
-"""Accelerators, nodes and sites (hardware.yaml), and profiles of machines in the same format; every figure with its source."""
-
+# helpers/trainwright/hardware.py without its comments
 from __future__ import annotations
 
 import difflib
@@ -19,11 +18,8 @@ from trainwright.errors import MissingPackageError, UserError
 TABLE = Path(__file__).with_name("hardware.yaml")
 CPU = "cpu"
 
-# What a device holds beside tensors: 0.47 to 0.92 GiB of CUDA context and 1 to 2 GiB of NCCL were measured by others. The upper
-# ends are kept free, so that advice errs to the safe side; no such figure is known for ROCm or Level Zero.
 DEVICE_RESERVE_BYTES = 3 * 2**30
 DEVICE_RESERVE_FOR = "device context and communication buffers, which no tensor shows (assumed from CUDA and NCCL)"
-# A CPU rank is a process: 366 to 440 MB were resident with a model of 1 M parameters (torch 2.13, DDP, FSDP2, ZeRO).
 PROCESS_RESERVE_BYTES = 2**29
 PROCESS_RESERVE_FOR = "the interpreter and the libraries of a rank's process"
 
@@ -43,10 +39,6 @@ LINK_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and where it is from; `value` is None where it is unknown, and `reason` then says why.
-
-    `per` is what it is of (device, tile, GCD, card, pair, NIC, node, machine, site); `checked` is report.CHECKED's word.
-    """
 
     value: float | None
     source: str = ""
@@ -62,10 +54,6 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One torch device of the kind `device`: memory in bytes, dense peaks and a measured matmul rate in FLOP/s, bandwidth in bytes/s.
-
-    `per` is device, tile, GCD or card; or machine, whose memory all ranks that run there share.
-    """
 
     name: str
     title: str
@@ -86,7 +74,6 @@ class Accelerator:
         return None if self.memory.value is None else int(self.memory.value)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as reports show it: the figures that a ledger rests on, with their sources."""
         keys = ("value", "source", "date", "checked", "reason")
         shown = {name: {key: getattr(getattr(self, name), key) for key in keys} for name in ("memory", "peak_bf16")}
         facts = {"name": self.name, "title": self.title, "per": self.per, "device": self.device}
@@ -95,10 +82,6 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One level of a node's links: `group` devices joined in a `shape`; `origin` and `target` where the two directions differ.
-
-    `figures` holds LINK_FIGURES, an unknown one with its reason. bytes_per_s is one direction while the other is idle.
-    """
 
     level: str
     kind: str
@@ -115,7 +98,6 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`count` devices of one kind in a node; a node of mixed devices has several."""
 
     accelerator: str
     count: int
@@ -123,7 +105,6 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One kind of machine. `reserved_cpus` are numbers of processors that no job may use, None where that is unknown."""
 
     name: str
     title: str
@@ -152,7 +133,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place with its kinds of nodes (name, count), its scheduler, and what its hosts are called (patterns of full names)."""
 
     name: str
     title: str
@@ -170,7 +150,6 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One table: the bundled one, or the profile of a machine."""
 
     accelerators: Mapping[str, Accelerator]
     nodes: Mapping[str, Node]
@@ -178,23 +157,20 @@ class Hardware:
 
 
 def load(path: str) -> Hardware:
-    """A profile in the format of hardware.yaml. Raises UserError where it cannot be read or is no such table."""
     return from_table(load_mapping(path).value, path)
 
 
 @cache
 def bundled() -> Hardware:
-    """hardware.yaml itself; raises MissingPackageError without PyYAML."""
     if importlib.util.find_spec("yaml") is None:
         raise MissingPackageError("PyYAML", "reading hardware.yaml", "pyyaml")
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # our own file: the fast parser, where it was built
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return from_table(yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader), str(TABLE))
 
 
 def from_table(table: Any, path: str) -> Hardware:
-    """The Hardware of a mapping in the format of hardware.yaml; raises UserError, with `path`, where it is none."""
     try:
         return Hardware(
             {key: _accelerator(key, row) for key, row in (table.get("accelerators") or {}).items()},
@@ -275,10 +251,6 @@ def _site(key: str, row: Mapping[str, Any]) -> Site:
 
 
 def accelerator(name: str, table: Hardware | None = None) -> Accelerator:
-    """The entry of that name, in any case, of the profile `table` or the bundled table; "cpu" is this machine.
-
-    Raises UserError that names the nearest entries and lists all, MissingPackageError without PyYAML.
-    """
     wanted = _key(name)
     if table is not None and wanted in table.accelerators:
         return table.accelerators[wanted]
@@ -286,7 +258,6 @@ def accelerator(name: str, table: Hardware | None = None) -> Accelerator:
 
 
 def node(name: str, table: Hardware | None = None) -> Node:
-    """The kind of node of that name, or the only kind that the site of that name has; looked up and refused as accelerator() does."""
     wanted = _key(name)
     if table is not None and wanted in table.nodes:
         return table.nodes[wanted]
@@ -300,15 +271,10 @@ def node(name: str, table: Hardware | None = None) -> Node:
 
 
 def site(name: str, table: Hardware | None = None) -> Site:
-    """The site of that name; raises UserError as accelerator() does."""
     return _pick((table or bundled()).sites, _key(name), name, "site")
 
 
 def site_of_host(hostname: str) -> tuple[Site, bool] | None:
-    """The site that a host's name belongs to, and whether it is one of its login nodes; None for any other name.
-
-    A domain has to hold the site's name. Where none is told, a site whose hosts are called as many others are is known by its variable.
-    """
     short, _, domain = hostname.lower().partition(".")
     for found in bundled().sites.values():
         name, _, value = found.variable.partition("=")

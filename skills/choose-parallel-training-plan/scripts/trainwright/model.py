@@ -1,7 +1,7 @@
-"""ModelSpec: the shape of a model, read from a config.json, a preset, a YAML or beside a safetensors index, and its counts."""
-
+# helpers/trainwright/model.py without its comments
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,11 +24,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model: its decoder, and where it sees, the encoder and the projector before it. All counts are of weights, not bytes.
-
-    family: the config's model_type. assumed: fields that the config leaves to Transformers' defaults. notes: what else to know.
-    Properties that speak of "the" attention, MLP or block hold where all blocks agree, and raise UserError where they do not.
-    """
 
     name: str
     family: str
@@ -38,16 +33,13 @@ class ModelSpec:
     assumed: tuple[Assumed, ...] = ()
     notes: tuple[str, ...] = ()
 
-    # --- the whole model
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The decoder's blocks in order, equal neighbours as one run."""
         return self.decoder.runs
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The decoder's blocks, one entry per layer."""
         return tuple(run.block for run in self.runs for _ in range(run.count))
 
     @property
@@ -56,7 +48,6 @@ class ModelSpec:
 
     @property
     def block_classes(self) -> tuple[str, ...]:
-        """Of the decoder, and of the encoder where there is one."""
         return (self.block_class, self.tower.block_class) if self.tower else (self.block_class,)
 
     @property
@@ -81,26 +72,21 @@ class ModelSpec:
 
     @property
     def root_shapes(self) -> tuple[Shape, ...]:
-        """The tensors outside all blocks: encoder's and projector's first, then embedding, final norm, and the head's own."""
         tower = self.tower.root_shapes if self.tower else ()
         between = self.projector.shapes if self.projector else ()
         return (*tower, *between, *self.decoder.root_shapes)
 
-    # --- counts
 
     @property
     def embedding_parameters(self) -> int:
-        """The token table."""
         return self.vocab_size * self.hidden_size
 
     @property
     def lookup_parameters(self) -> int:
-        """Tables that are looked up, never multiplied: tokens and learned positions."""
         return count(self.decoder.embedding.tables)
 
     @property
     def head_parameters(self) -> int:
-        """Weights of the output head that are its own (when tied to the embedding: 0, or its bias)."""
         return count(self.decoder.head.shapes(self.decoder.embedding))
 
     @property
@@ -117,29 +103,24 @@ class ModelSpec:
 
     @property
     def total_parameters(self) -> int:
-        """Every weight, encoder and projector included; a tied head counts once."""
         return self.decoder_parameters + self.tower_parameters + self.projector_parameters
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token meets: all but the experts that it does not pass."""
         return self.total_parameters - self._sum(lambda block: block.idle_parameters)
 
     @property
     def block_matmul_parameters(self) -> int:
-        """Weights of the decoder's blocks that multiply one token."""
         return self._sum(lambda block: block.matmul_parameters)
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights of the decoder that multiply one token: the blocks' and the head's, tied or not; no table, norm or bias."""
         return self.block_matmul_parameters + self.vocab_size * self.hidden_size
 
     def _sum(self, of: Callable[[Block], int]) -> int:
         return sum(run.count * of(run.block) for run in self.runs)
 
     def to_json(self) -> dict[str, Any]:
-        """The counts, for reports and goldens."""
         layers = [{"count": r.count, "parameters": r.block.parameters, "active": r.block.active_parameters} for r in self.runs]
         parameters = {
             "total": self.total_parameters,
@@ -152,7 +133,6 @@ class ModelSpec:
         }
         return {"name": self.name, "family": self.family, "layers": self.num_layers, "parameters": parameters}
 
-    # --- what all blocks share
 
     def _common(self, name: str, of: Callable[[Block], T]) -> T:
         found = {of(run.block) for run in self.runs}
@@ -162,12 +142,10 @@ class ModelSpec:
 
     @property
     def layer_shapes(self) -> tuple[Shape, ...]:
-        """The tensors of one block, for Llama in the order norm, q, k, v, o, norm, gate, up, down; biases after weights."""
         return self._common("their tensors", lambda block: block.shapes)
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of one block."""
         return count(self.layer_shapes)
 
     @property
@@ -180,7 +158,6 @@ class ModelSpec:
 
     @property
     def head_dim(self) -> int:
-        """Width of one query and key."""
         return self._common("the width of a head", lambda block: block.attention.head_dim)
 
     @property
@@ -189,12 +166,10 @@ class ModelSpec:
 
     @property
     def kv_size(self) -> int:
-        """Width of all keys."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def intermediate_size(self) -> int:
-        """Width of the MLP; experts have none of this name."""
         return self._mlp().size
 
     @property
@@ -203,7 +178,6 @@ class ModelSpec:
 
     @property
     def attention_bias(self) -> bool:
-        """Whether q, k, v and o have a bias."""
         found = self._common("bias", lambda block: (block.attention.qkv_bias, block.attention.out_bias))
         if found[0] != found[1]:
             raise UserError(f"{self.name}: q, k and v {'have' if found[0] else 'have no'} bias, and the output projection differs")
@@ -228,25 +202,15 @@ class ModelSpec:
 
     @property
     def unlike_llama(self) -> tuple[str, ...]:
-        """What sets the blocks and the root apart from Llama's, as short phrases; () where code written for Llama's shapes holds.
-
-        Numbers that leave the shapes as they are (rotary base and scaling, epsilons) do not count.
-        """
         return unlike_llama(self.decoder, self.tower is not None, self.projector is not None)
 
-    # --- other sizes
 
     def with_projector(self, found: Projector) -> ModelSpec:
-        """The same model behind a projector; raises UserError where the widths do not meet."""
         if found.output_size != self.hidden_size:
             raise UserError(f"{self.name}: the projector's output {found.output_size} is not the hidden_size {self.hidden_size}")
         return replace(self, projector=found)
 
     def resized(self, **sizes: Any) -> ModelSpec:
-        """A model of the same family with other sizes, by the names of the properties (num_layers, hidden_size, ..., mlp_bias).
-
-        For a decoder whose blocks are equal and have a plain MLP; raises UserError for others, TypeError for a name that is none.
-        """
         if len(self.runs) > 1 or self.tower or self.projector:
             raise UserError(f"{self.name}: only a decoder of equal blocks can be resized")
         run, given = self.runs[0], _Given(sizes)
@@ -266,7 +230,6 @@ class ModelSpec:
 
 
 class _Given:
-    """The sizes given to `resized`, each taken once by its name."""
 
     def __init__(self, sizes: dict[str, Any]) -> None:
         self.left = dict(sizes)
@@ -297,19 +260,11 @@ def _resized_block(block: Block, mlp: Mlp, given: _Given) -> Block:
     return replace(block, attention=attention, mlp=inner)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
 def load_model(path: str) -> ModelSpec:
-    """The ModelSpec of a config.json (or a folder with one), a preset's name, a YAML of the same fields, or a safetensors file.
-
-    A YAML may start from a preset (`preset: 7b`) and add a `projector`; safetensors need the config.json beside them, and are
-    compared with it. Raises DocumentError naming every field that is missing, impossible, or contradicts another.
-    """
     place = preset_path(path)
     if is_tensor_file(place):
         return _beside_tensors(place)
-    if Path(place).is_dir() and (Path(place) / "config.json").exists():
+    if os.path.isfile(os.path.join(place, "config.json")):
         place = str(Path(place) / "config.json")
     return _of_document(with_preset(_load(place)))
 
@@ -318,14 +273,14 @@ def _load(path: str) -> Document:
     try:
         return load_mapping(path, "json" if path == "-" else None)
     except DocumentError as problem:
-        if re.fullmatch(r"[\w-]+", path) and not Path(path).exists():
+        if re.fullmatch(r"[\w-]{1,100}", path) and not os.path.exists(path):
             raise DocumentError(f"{problem.reason}; presets are {', '.join(presets())}", problem.where) from None
         raise
 
 
 def _of_document(document: Document) -> ModelSpec:
     family = document.get("model_type")
-    if family not in FAMILIES:
+    if family not in (*FAMILIES, "plain"):
         said = f"model_type {shown(family)}" if document.has("model_type") else "no model_type"
         raise DocumentError(f"{said}; the families read today are {', '.join(FAMILIES)}", document.at("model_type"))
     f = Fields(document, family)
@@ -342,16 +297,14 @@ def _name(document: Document, family: str) -> str:
 
 
 def _beside_tensors(path: str) -> ModelSpec:
-    """The model of the config.json beside a safetensors file or index, with what the tensors say of it."""
     tensors, config = read_tensors(path), Path(path).parent / "config.json"
-    if not config.exists():
+    if not os.path.exists(config):
         raise UserError(f"{path}: {tensors.told}; heads and layers are in config.json, which is not beside it")
     spec = load_model(str(config))
     return replace(spec, notes=(*spec.notes, *_compared(spec, tensors)))
 
 
 def _compared(spec: ModelSpec, tensors: Tensors) -> list[str]:
-    """What the tensors hold, against the config's count."""
     if tensors.parameters is None:
         return [f"{tensors.told}{_share(tensors.bytes, spec.total_parameters)}"]
     if tensors.parameters == spec.total_parameters:
@@ -361,7 +314,6 @@ def _compared(spec: ModelSpec, tensors: Tensors) -> list[str]:
 
 
 def _share(size: int | None, parameters: int) -> str:
-    """What the bytes of an index make a parameter: weights are kept in half a byte to eight."""
     if size is None:
         return ""
     share = size / parameters

@@ -1,5 +1,4 @@
-"""One HTML page out of escaped parts: text, tables and SVG charts; no script, no outside resource."""
-
+# helpers/trainwright/page.py without its comments
 from __future__ import annotations
 
 import html
@@ -8,14 +7,12 @@ from dataclasses import dataclass
 
 
 class Html(str):
-    """Text that is markup already; every other str is escaped when it becomes a child."""
 
     __slots__ = ()
 
 
 Child = str | int | float | Html | None
 
-# Eight hues that stay apart for the common colour-blindnesses (Okabe and Ito, 2008), readable on both themes.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c00", "#7f7f7f")
 
 _STYLE = """
@@ -44,7 +41,6 @@ svg .soft{fill:var(--soft)}svg .axis{stroke:var(--line)}.legend{display:flex;fle
 
 
 def element(tag: str, *children: Child, **attributes: str | int | float) -> Html:
-    """`<tag attr="..">children</tag>`; a trailing underscore is dropped from an attribute, others become dashes."""
     words = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(_number(value))}"' for name, value in attributes.items())
     return Html(f"<{tag}{words}>{join(*children)}</{tag}>")
 
@@ -58,7 +54,6 @@ def _number(value: Child) -> str:
 
 
 def document(title: str, lead: str, *parts: Html) -> str:
-    """The whole page as text."""
     head = join(Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'), element("title", title))
     body = join(element("h1", title), element("p", lead, class_="lead"), *parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{body}</body></html>\n'
@@ -73,7 +68,6 @@ def paragraph(*parts: Child, tone: str = "") -> Html:
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> Html:
-    """Headline figures: (value, caption, tone) where tone is "", "good", "bad" or "warn"."""
     boxes = (
         element("div", element("b", value, class_=tone or "plain"), element("span", caption), class_="card")
         for value, caption, tone in items
@@ -82,7 +76,6 @@ def cards(items: Iterable[tuple[str, str, str]]) -> Html:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Child]], numeric: Iterable[int] = ()) -> Html:
-    """A table; the columns whose index is in `numeric` are right-aligned."""
     right = set(numeric)
 
     def cells(tag: str, row: Sequence[Child]) -> Html:
@@ -99,7 +92,6 @@ def code(text: str) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: its label, its segments (name, value), and the text after it."""
 
     label: str
     segments: tuple[tuple[str, float], ...]
@@ -111,7 +103,6 @@ class Bar:
 
 
 def stacked_bars(bars: Sequence[Bar], limit: float | None = None, limit_label: str = "") -> Html:
-    """Horizontal stacked bars on one scale, with a dashed line at `limit`."""
     names = list(dict.fromkeys(name for bar in bars for name, _ in bar.segments))
     colour = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     left, width, row = 190, 560, 34
@@ -148,7 +139,6 @@ def _legend(colour: dict[str, str]) -> Html:
 
 
 def line_chart(series: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_label: str, y_label: str) -> Html:
-    """Lines through (x, y) points; the y axis starts at the smallest value, both axes are labelled at their ends."""
     points = [point for _, line in series for point in line]
     if not points:
         return paragraph("no points", tone="soft")

@@ -1,5 +1,4 @@
-"""How the devices of a job share a model along named axes: the noun that `plan` chooses, the cost model prices and emitters write."""
-
+# helpers/trainwright/parallel.py without its comments
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -26,16 +25,6 @@ class PlanError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to spread a model and its batch. Sizes are counts of devices unless they say otherwise.
-
-    dp_replicate: copies that only reduce gradients. dp_shard: devices that share states by `zero_stage` (0 none; 1 optimizer;
-    2 and gradients; 3 and parameters). tp: parts of every matrix; sequence_parallel: activations between them are cut along
-    the sequence too. pp: pipeline stages, each of `virtual_stages` chunks. cp: parts of each sequence. ep: parts of the
-    experts, inside dp * cp * tp. micro_batch: sequences of one data-parallel rank in one pass. layer_split: layers of
-    each chunk, first chunk of the pipeline first (None: as equal as the model allows). activation_budget: the share of activations
-    kept under recompute "budget". reshard_after_forward and one_rail speak of zero_stage 3: weights are freed between forward and
-    backward; they are gathered over one link of the network a rank and not all of a node's (DeepSpeed's of 2021).
-    """
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -92,7 +81,6 @@ class Plan:
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks: each has sequences of its own."""
         return self.dp_replicate * self.dp_shard
 
     @property
@@ -101,28 +89,23 @@ class Plan:
 
     @property
     def chunks(self) -> int:
-        """Parts of the pipeline, virtual ones counted."""
         return self.pp * self.virtual_stages
 
     @property
     def fully_sharded(self) -> bool:
-        """Whether parameters are gathered when they are used."""
         return self.zero_stage == 3 and self.dp_shard * self.cp > 1
 
     def microbatches(self, global_batch: int) -> int:
-        """Passes of one step; raises PlanError where the batch does not divide."""
         at_once = self.dp * self.micro_batch
         if global_batch < 1 or global_batch % at_once:
             raise PlanError(f"global batch {global_batch} is no multiple of dp {self.dp} x micro batch {self.micro_batch} = {at_once}")
         return global_batch // at_once
 
     def stage_of(self, chunk: int) -> int:
-        """The stage that holds a chunk: chunks go around the stages."""
         return chunk % self.pp
 
     @property
     def name(self) -> str:
-        """The plan in one line: only what differs from one device's."""
         kind = ("ddp", "zero1-", "zero2-", "fsdp")[self.zero_stage]
         axes = [("dp", self.dp_replicate), (kind, self.dp_shard), ("tp", self.tp), ("pp", self.pp), ("cp", self.cp), ("ep", self.ep)]
         words = [f"{axis}{size}" for axis, size in axes if size > 1] or ["single"]
@@ -133,7 +116,6 @@ class Plan:
         return " ".join(words)
 
     def simplicity(self) -> tuple[Any, ...]:
-        """A stable order among equals: fewer axes, smaller pp, smaller tp, smaller cp, no extra machinery, then the rest."""
         axes = sum(size > 1 for size in (self.dp_replicate, self.dp_shard, self.tp, self.pp, self.cp, self.ep))
         extras = (self.virtual_stages > 1) + (self.recompute != "none") + (self.offload != "none") + (self.loss != "eager")
         words = (SCHEDULES.index(self.schedule), RECOMPUTES.index(self.recompute), LOSSES.index(self.loss), self.offload)

@@ -1,7 +1,7 @@
-"""The models that have a name here, each a config.json under models/, and configs that start from one of them."""
-
+# helpers/trainwright/presets.py without its comments
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,20 +12,14 @@ PRESETS = Path(__file__).parent / "models"
 
 
 def presets() -> tuple[str, ...]:
-    """The names that `load_model` takes in place of a path."""
     return tuple(sorted(file.parent.name for file in PRESETS.glob("*/config.json")))
 
 
 def preset_path(name: str) -> str:
-    """The config.json of a preset; `name` itself where a file has that name, or no preset has."""
-    return name if Path(name).exists() or name not in presets() else str(PRESETS / name / "config.json")
+    return name if os.path.exists(name) or name not in presets() else str(PRESETS / name / "config.json")
 
 
 def with_preset(document: Document) -> Document:
-    """A document that says `preset: NAME` with that preset's fields under its own; any other as it is.
-
-    Raises DocumentError where there is no such preset, or it is of another family.
-    """
     if not document.has("preset"):
         return document
     name = document.get("preset")

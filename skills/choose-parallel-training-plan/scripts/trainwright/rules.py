@@ -1,9 +1,4 @@
-"""The one registry of rules: what each judges, why it matters, and the page that `explain` prints.
-
-A rule is one function in one file. It takes a subject and yields a Hit for each thing wrong; its docstring is its
-page, whose Bad and Good examples the tests execute (CONTRIBUTING.md shows the form).
-"""
-
+# helpers/trainwright/rules.py without its comments
 from __future__ import annotations
 
 import importlib
@@ -22,7 +17,6 @@ CODE = re.compile(r"[A-Z]{2,5}\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a rule found: the message, the place, and what differs from the rule's own severity or stage."""
 
     message: str
     where: Location | None = None
@@ -35,7 +29,6 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A registered rule and where its knowledge comes from."""
 
     code: str
     name: str
@@ -49,7 +42,7 @@ class Rule:
 
     @property
     def title(self) -> str:
-        return (self.page.splitlines() or [self.name])[0]  # python -OO leaves no docstring
+        return (self.page.splitlines() or [self.name])[0]
 
     @property
     def page(self) -> str:
@@ -84,7 +77,6 @@ def rule(
     source: str,
     covers: tuple[str, ...] = (),
 ) -> Callable[[_Find], _Find]:
-    """Register a rule. `source` is an id in references/sources.yaml, `covers` the trap ids it stands for."""
     assert CODE.fullmatch(code) and fails_at in FAILS_AT and checked in CHECKED, code
 
     def register(find: _Find) -> _Find:
@@ -96,13 +88,11 @@ def rule(
 
 
 def check_all(subject: Any) -> list[Finding]:
-    """Every finding of every loaded rule whose subject type fits, in the order of the codes."""
     rules = sorted((r for r in _REGISTRY.values() if isinstance(subject, r.subject)), key=lambda r: r.code)
     return [finding for r in rules for finding in r.judge(subject)]
 
 
 def load_all(package: str = "*") -> dict[str, Rule]:
-    """Import every rule module (`PACKAGE/rules/*.py`) of this copy of the library; the registry by code."""
     for root in map(Path, trainwright.__path__):
         for file in sorted(root.glob(f"{package}/rules/*.py")):
             if file.stem != "__init__":
@@ -115,7 +105,6 @@ _EXAMPLE = re.compile(r"^(Bad|Good) `([^`]+)`(?: with `([^`]*)`)?:\n((?:(?:[ ]{4
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An executable example of a page: files to write, and the options to judge them with."""
 
     bad: bool
     files: dict[str, str]
@@ -123,11 +112,6 @@ class Example:
 
 
 def examples(page: str) -> list[Example]:
-    """The Bad and Good examples of a page, in order.
-
-    Each stands as "Bad `FILE` with `OPTIONS`:" over an indented block; blocks of other files that follow at once
-    under the same word belong to the same example.
-    """
     found: list[Example] = []
     for match in _EXAMPLE.finditer(page):
         bad, name, options = match[1] == "Bad", match[2], match[3] or ""

@@ -1,5 +1,4 @@
-"""`trainwright rules`: the registry as a table."""
-
+# helpers/trainwright/rules_list.py without its comments
 from __future__ import annotations
 
 import argparse

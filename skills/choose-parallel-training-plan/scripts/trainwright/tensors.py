@@ -1,9 +1,4 @@
-"""What safetensors files say without loading a weight: names, shapes and types from a header, total bytes from an index.
-
-Format: 8 bytes with the length n of the header (little endian), n bytes of JSON, then the data (huggingface/safetensors). Files
-are untrusted: lengths are checked against the file's size and a bound before anything is read, and no data is.
-"""
-
+# helpers/trainwright/tensors.py without its comments
 from __future__ import annotations
 
 import os
@@ -18,8 +13,9 @@ from trainwright.parts import Shape, count, elements
 from trainwright.report import Location
 from trainwright.units import format_bytes
 
-MAX_HEADER = MAX_INDEX = 32 * 2**20  # bytes; the format allows 100 MB, and headers of real models take less than one
+MAX_HEADER = MAX_INDEX = 32 * 2**20
 MAX_SHARDS = 10_000
+MAX_VALUES = 1_000_000
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 BITS |= {"I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
@@ -28,7 +24,6 @@ INDEX = ".safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a file: `dtype` as the format names it."""
 
     name: str
     shape: Shape
@@ -37,7 +32,6 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The tensors of a file, or of an index: there without shapes (`tensors` None) where not all shards lie beside it."""
 
     names: tuple[str, ...]
     bytes: int | None
@@ -45,12 +39,10 @@ class Tensors:
 
     @property
     def parameters(self) -> int | None:
-        """How many numbers the tensors hold; None without shapes."""
         return None if self.tensors is None else count(tensor.shape for tensor in self.tensors)
 
     @property
     def layers(self) -> dict[int, int]:
-        """Numbers per layer, by the layer's number as the names give it; {} without shapes."""
         found: dict[int, int] = {}
         for tensor in self.tensors or ():
             if match := LAYER.search(tensor.name):
@@ -59,7 +51,6 @@ class Tensors:
 
     @property
     def told(self) -> str:
-        """What is known, in words."""
         size = "" if self.bytes is None else f", {format_bytes(self.bytes)}"
         if self.parameters is None:
             return f"the index names {len(self.names)} tensors{size}, and no shapes"
@@ -67,18 +58,13 @@ class Tensors:
 
 
 def is_tensor_file(path: str) -> bool:
-    """By its name: NAME.safetensors or NAME.safetensors.index.json."""
     return path.endswith((".safetensors", INDEX))
 
 
 def read_tensors(path: str) -> Tensors:
-    """What a safetensors file or index says; an index is completed by the headers of its shards where all lie beside it.
-
-    Raises DocumentError for a file that is no such file, or contradicts itself.
-    """
     if not path.endswith(INDEX):
         return of_files([path])
-    document = parse(read_text(path, MAX_INDEX), path, "json")
+    document = parse(read_text(path, MAX_INDEX), path, "json", MAX_VALUES)
     places, size = document.get("weight_map"), document.get("metadata", "total_size")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise DocumentError("has no weight_map from tensors to files; this is no safetensors index", Location(path))
@@ -86,7 +72,7 @@ def read_tensors(path: str) -> Tensors:
     if any(os.path.basename(file) != file for file in files) or len(files) > MAX_SHARDS:
         raise DocumentError("names files outside its own folder", document.at("weight_map"))
     shards = [str(Path(path).parent / file) for file in files]
-    if not all(Path(shard).is_file() for shard in shards):
+    if not all(map(os.path.isfile, shards)):
         return Tensors(tuple(places), size if type(size) is int and 0 < size < 2**63 else None, None)
     found = of_files(shards)
     if lacking := set(places) - set(found.names):
@@ -95,14 +81,12 @@ def read_tensors(path: str) -> Tensors:
 
 
 def of_files(paths: list[str]) -> Tensors:
-    """The tensors of several files together."""
     found = [tensor for path in paths for tensor in read_header(path)]
     size = sum(elements(tensor.shape) * BITS[tensor.dtype] // 8 for tensor in found)
     return Tensors(tuple(tensor.name for tensor in found), size, tuple(found))
 
 
 def read_header(path: str) -> list[Tensor]:
-    """The tensors that one file's header names; raises DocumentError."""
     try:
         with _regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -113,7 +97,7 @@ def read_header(path: str) -> list[Tensor]:
     except OSError as problem:
         raise DocumentError(f"cannot be read: {problem.strerror or problem}", Location(path)) from None
     try:
-        document = parse(raw.decode("utf-8"), path, "json")
+        document = parse(raw.decode("utf-8"), path, "json", MAX_VALUES)
     except UnicodeDecodeError:
         raise DocumentError("is no safetensors file: its header is not UTF-8", Location(path)) from None
     if not isinstance(document.value, dict):
@@ -122,7 +106,7 @@ def read_header(path: str) -> list[Tensor]:
 
 
 def _regular(path: str) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO without a writer would wait for ever
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError("it is not a regular file")
@@ -130,7 +114,6 @@ def _regular(path: str) -> BinaryIO:
 
 
 def _tensor(path: str, name: str, entry: Any, data: int) -> Tensor:
-    """One entry of a header, checked against the `data` bytes that follow it."""
     said: dict[str, Any] = entry if isinstance(entry, dict) else {}
     kind, shape, offsets = said.get("dtype"), _whole(said.get("shape")), _whole(said.get("data_offsets"))
     if not isinstance(kind, str) or kind not in BITS or shape is None or offsets is None or not _fits(shape, BITS[kind], offsets, data):
@@ -139,11 +122,9 @@ def _tensor(path: str, name: str, entry: Any, data: int) -> Tensor:
 
 
 def _fits(shape: Shape, bits: int, offsets: Shape, data: int) -> bool:
-    """Whether the bytes from offsets[0] to offsets[1] are in the file and hold exactly this tensor."""
     return len(offsets) == 2 and offsets[0] <= offsets[1] <= data and (offsets[1] - offsets[0]) * 8 == elements(shape) * bits
 
 
 def _whole(values: Any) -> Shape | None:
-    """A short list of whole numbers, or None."""
     right = isinstance(values, list) and len(values) <= 16 and all(type(value) is int and 0 <= value < 2**63 for value in values)
     return tuple(values) if right else None

@@ -1,5 +1,4 @@
-"""Quantities as people type them ("40GiB", "1e18", "1.5h") to numbers, and numbers to short text."""
-
+# helpers/trainwright/units.py without its comments
 from __future__ import annotations
 
 import math
@@ -8,7 +7,7 @@ import re
 from trainwright.errors import UserError
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
-LONGEST = 64  # characters; Python converts no more than 4300 digits, and no quantity needs so many
+LONGEST = 64
 _BYTES = {"b": 1} | {
     f"{letter}{tail}": base**power
     for power, letter in enumerate("kmgtp", start=1)
@@ -19,12 +18,10 @@ _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "
 
 
 def parse_bytes(text: str) -> int:
-    """ "40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; a bare number is refused: 80 is no size."""
     return round(_parse(text, _BYTES, "a memory size such as 40GiB"))
 
 
 def parse_rate(text: str) -> float:
-    """ "200Gbps", "200Gb/s" (bits) or "25GB/s", "25GBps" (bytes) -> 25e9 bytes/s; b is a bit and B a byte, so the case counts."""
     match = re.fullmatch(r"\s*([\d.]{1,20})\s*([kKMGT]?)(i?)([bB])(?:/s|ps)\s*", text, re.ASCII) if len(text) <= LONGEST else None
     try:
         value = float(match[1]) if match else -1.0
@@ -37,12 +34,10 @@ def parse_rate(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """ "1.5h" -> 5400.0. Units us, ms, s, m or min, h, d; none means seconds."""
     return float(_parse(text, _SECONDS, "a duration such as 90s or 1.5h"))
 
 
 def parse_count(text: str) -> int:
-    """ "1e18" -> 10**18, "7B" -> 7 * 10**9. Suffixes k, M, B or G, T, P, E."""
     value = _parse(text, _COUNTS, "a whole number such as 4096, 7B or 1e18")
     if value != int(value):
         raise UserError(f"{text!r} is not a whole number")
@@ -64,7 +59,6 @@ def _parse(text: str, units: dict[str, int] | dict[str, float], wanted: str) -> 
 
 
 def format_bytes(count: float) -> str:
-    """1610612736 -> "1.50 GiB" (binary units, three significant digits or so)."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(value) < 1024:
@@ -74,7 +68,6 @@ def format_bytes(count: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """7241732096 -> "7.24 B" (decimal, as parameter counts are quoted)."""
     for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
         if abs(count) >= size:
             return f"{count / size:.2f}{suffix}"
@@ -82,7 +75,6 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """0.0123 -> "12.3 ms", 95 -> "95.0 s", 7260 -> "2.02 h"."""
     if abs(seconds) < 1:
         return f"{seconds * 1e3:.1f} ms"
     if abs(seconds) < 600:
@@ -91,6 +83,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def signed_percent(share: float) -> str:
-    """0.0312 -> "+3.12 %"; what rounds to nothing is "0.00 %", with no sign."""
     text = f"{share * 100:+.2f}"
     return f"{'0.00' if float(text) == 0 else text} %"

@@ -32,13 +32,13 @@ class Command:
 
 _STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
 _PLAN = "choose-parallel-training-plan"
-_EVERY = (_STRATEGY, _RUN, _DEBUG, _PLAN)
+_JUDGING = (_STRATEGY, _DEBUG, _PLAN)  # the skills that carry rules
 COMMANDS = {
     command.name: command
     for command in (
         Command("check", "trainwright.check.command", "are these config files right, judged together as one job", (_STRATEGY,)),
-        Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _EVERY),
-        Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _EVERY),
+        Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _JUDGING),
+        Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _JUDGING),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),
         Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", (_STRATEGY,)),
         Command("plan", "trainwright.plan.command", "which parallel plan: search, ledger, decision, emit", (_PLAN,)),

@@ -128,15 +128,15 @@ def load(path: str, dialect: str | None = None) -> Document:
     return parse(read_text(path, MAX_TEXT[dialect]), path, dialect)
 
 
-def parse(text: str, path: str, dialect: str) -> Document:
-    """Parse `text` of the file `path` as "yaml", "json" or "toml"; raises as `load` does."""
+def parse(text: str, path: str, dialect: str, most: int = MAX_NODES) -> Document:
+    """Parse `text` of the file `path` as "yaml", "json" or "toml", of at most `most` values; raises as `load` does."""
     if not text.strip():
         raise DocumentError("the file is empty; give it a mapping of keys to values", Location(path))
     try:
         value = _PARSERS[dialect](text, path)
     except RecursionError:
         raise _too_deep(path) from None
-    _check_shape(value, path)
+    _check_shape(value, path, most)
     return Document(path, text, dialect, value)
 
 
@@ -192,7 +192,7 @@ def _too_deep(path: str) -> DocumentError:
     return DocumentError(f"is nested more than {MAX_DEPTH} levels deep; no consumer's format is", Location(path))
 
 
-def _check_shape(value: Any, path: str) -> None:
+def _check_shape(value: Any, path: str, most: int) -> None:
     """Bound depth, count and integers of what a parser made; by levels, so that neither depth nor shared parts can hurt."""
     level, depth, count = [value], 0, 0
     while level:
@@ -200,8 +200,8 @@ def _check_shape(value: Any, path: str) -> None:
         count += sum(len(item) * (2 if isinstance(item, dict) else 1) for item in containers)
         if depth > MAX_DEPTH:
             raise _too_deep(path)
-        if count > MAX_NODES:
-            raise DocumentError(f"holds more than {MAX_NODES:,} values", Location(path))
+        if count > most:
+            raise DocumentError(f"holds more than {most:,} values", Location(path))
         level = [child for item in containers for child in (*(item.values() if isinstance(item, dict) else ()), *item)]
         if any(type(child) is int and abs(child) >= MAX_INTEGER for child in level):
             raise DocumentError("holds an integer of more than 1,000 digits; no consumer's format does", Location(path))

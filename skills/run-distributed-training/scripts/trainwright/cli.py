@@ -1,5 +1,4 @@
-"""The command table, and the one way every command is called, answers and fails."""
-
+# helpers/trainwright/cli.py without its comments
 from __future__ import annotations
 
 import argparse
@@ -21,7 +20,6 @@ from trainwright.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One row of the table that stubs, README and manifest are generated from; `skills` are those that carry it."""
 
     name: str
     face: str
@@ -32,13 +30,13 @@ class Command:
 
 _STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
 _PLAN = "choose-parallel-training-plan"
-_EVERY = (_STRATEGY, _RUN, _DEBUG, _PLAN)
+_JUDGING = (_STRATEGY, _DEBUG, _PLAN)
 COMMANDS = {
     command.name: command
     for command in (
         Command("check", "trainwright.check.command", "are these config files right, judged together as one job", (_STRATEGY,)),
-        Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _EVERY),
-        Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _EVERY),
+        Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _JUDGING),
+        Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _JUDGING),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),
         Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", (_STRATEGY,)),
         Command("plan", "trainwright.plan.command", "which parallel plan: search, ledger, decision, emit", (_PLAN,)),
@@ -56,7 +54,6 @@ EXIT_CODES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; never raises."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -76,14 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def here() -> dict[str, Command]:
-    """The commands whose package this copy of the library holds: a skill carries only its own."""
     return {name: command for name, command in COMMANDS.items() if _holds(command.face)}
 
 
 def _holds(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:
         return False
 
 
@@ -95,13 +91,11 @@ def overview() -> str:
 
 
 class _AbsentError(UserError):
-    """The command is not in this copy of the library."""
 
     exit = Exit.MISSING
 
 
 def _face(command: Command) -> Any:
-    """The command's module; raises _AbsentError where this copy of the library does not hold it."""
     try:
         return importlib.import_module(command.face)
     except ModuleNotFoundError as problem:
@@ -119,7 +113,7 @@ def _run(command: Command, arguments: list[str]) -> int:
         report = _answer(command, face, options)
         code = report.outcome(options.fail_on)
         _emit(report, options)
-    except SystemExit as stop:  # argparse: --help is 0, a usage error 2
+    except SystemExit as stop:
         return int(stop.code or 0)
     except UserError as problem:
         _say(f"trainwright {command.name}: {problem}")
@@ -133,7 +127,6 @@ def _run(command: Command, arguments: list[str]) -> int:
 
 
 def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
-    """The face's report; with --format json a user's mistake becomes a report too."""
     try:
         report: Report = face.run(options)
         return report
@@ -147,7 +140,6 @@ def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse repeats what was typed as it stands: shown here without control characters, and not at length."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message.replace("\n", " "))[:500])
@@ -201,12 +193,12 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
 
 
 def _show(text: str) -> None:
-    if sys.stdout is None:  # closed by whoever started us
+    if sys.stdout is None:
         raise UserError("standard output is closed; give --output FILE")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read us has what it wanted
+    except BrokenPipeError:
         _drop(sys.stdout)
     except OSError as problem:
         _drop(sys.stdout)
@@ -214,7 +206,6 @@ def _show(text: str) -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Send what a stream still holds nowhere: the flush at exit must not complain either."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -235,7 +226,7 @@ def _fault(command: Command, fault: Exception) -> int:
 
 def _say(line: str) -> None:
     if sys.stderr is None:
-        return  # print(file=None) would write to stdout
+        return
     try:
         print(printable(line.replace("\n", " ")), file=sys.stderr, flush=True)
     except OSError:

@@ -1,10 +1,4 @@
-"""Load YAML, JSON and TOML as their consumers read them, with the place of every key.
-
-Values come from the parsers that Accelerate, DeepSpeed and Transformers use (`yaml.safe_load` semantics, `json`,
-`tomllib`); positions are computed apart, and only when asked for. Input is untrusted: size, depth and alias
-expansion are bounded, special files are refused, and no tag constructs an object.
-"""
-
+# helpers/trainwright/document.py without its comments
 from __future__ import annotations
 
 import codecs
@@ -25,27 +19,25 @@ from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.report import Location
 
 MAX_BYTES = 8 * 1024 * 1024
-# What the pure Python parsers of YAML and TOML take in some seconds; the largest real config seen is below 30 kB.
 MAX_TEXT = {"json": 2 * 1024 * 1024, "yaml": 512 * 1024, "toml": 128 * 1024}
-MAX_DOTS = 1000  # in one TOML line: the parser's time grows with their square
+MAX_DOTS = 1000
 MAX_DEPTH = 64
 MAX_NODES = 50_000
-MAX_DIGITS = 40  # of a YAML number as it is written: 1:1:1... costs the square of its length
-MAX_KEY_DIGITS = 18  # multiples of 2**61-1 all hash alike, and a mapping of them costs the square of its size
-MAX_INTEGER = 10**1000  # a longer one Python may refuse to show
+MAX_DIGITS = 40
+MAX_KEY_DIGITS = 18
+MAX_INTEGER = 10**1000
 
 KeyPath = tuple[Any, ...]
-Place = tuple[KeyPath, int, int, bool]  # path, line, column, whether the key stood in the same mapping before
+Place = tuple[KeyPath, int, int, bool]
 
 
 class DocumentError(UserError):
-    """A file that cannot be read as what it claims to be."""
 
     exit = Exit.USAGE
     rule = "DOC001"
 
     def __init__(self, message: str, where: Location) -> None:
-        message = message if len(message) <= 1000 else f"{message[:1000]}..."  # a file's value may be of any length
+        message = message if len(message) <= 1000 else f"{message[:1000]}..."
         super().__init__(f"{where}: {message}")
         self.where = where
         self.reason = message
@@ -53,7 +45,6 @@ class DocumentError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A key that stands twice in one mapping: every consumer silently takes the last."""
 
     path: KeyPath
     first: Location
@@ -62,7 +53,6 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Document:
-    """One parsed file: `value` as the consumer sees it, `at` for the place of a key."""
 
     path: str
     text: str
@@ -72,7 +62,6 @@ class Document:
     _duplicates: list[Duplicate] = field(default_factory=list, repr=False)
 
     def get(self, *path: Any, default: Any = None) -> Any:
-        """The value at a key path, or `default`: `document.get("fsdp_config", "fsdp_version")`."""
         value = self.value
         for part in path:
             if isinstance(value, dict) and part in value:
@@ -87,7 +76,6 @@ class Document:
         return self.get(*path, default=_MISSING) is not _MISSING
 
     def at(self, *path: Any) -> Location:
-        """Where the key at `path` is written (the last of duplicates); the nearest parent where it is not."""
         places = self._scan()
         for length in range(len(path), 0, -1):
             if place := places.get(path[:length]):
@@ -115,33 +103,26 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def dialect_of(path: str) -> str:
-    """The parser by the file's name, as Accelerate chooses it: .json is JSON, .toml TOML, all else YAML."""
     return {".json": "json", ".toml": "toml"}.get(Path(path).suffix.lower(), "yaml")
 
 
 def load(path: str, dialect: str | None = None) -> Document:
-    """Read and parse one file ("-" is standard input).
-
-    Raises DocumentError for whatever cannot be read or parsed, MissingPackageError where YAML needs PyYAML.
-    """
     dialect = dialect or ("yaml" if path == "-" else dialect_of(path))
     return parse(read_text(path, MAX_TEXT[dialect]), path, dialect)
 
 
-def parse(text: str, path: str, dialect: str) -> Document:
-    """Parse `text` of the file `path` as "yaml", "json" or "toml"; raises as `load` does."""
+def parse(text: str, path: str, dialect: str, most: int = MAX_NODES) -> Document:
     if not text.strip():
         raise DocumentError("the file is empty; give it a mapping of keys to values", Location(path))
     try:
         value = _PARSERS[dialect](text, path)
     except RecursionError:
         raise _too_deep(path) from None
-    _check_shape(value, path)
+    _check_shape(value, path, most)
     return Document(path, text, dialect, value)
 
 
 def load_mapping(path: str, dialect: str | None = None) -> Document:
-    """`load`, for a file whose top level has to be a mapping."""
     document = load(path, dialect)
     if not isinstance(document.value, dict):
         kind = "empty" if document.value is None else f"a {type(document.value).__name__}"
@@ -150,7 +131,6 @@ def load_mapping(path: str, dialect: str | None = None) -> Document:
 
 
 def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
-    """The UTF-8 text of a regular file or of standard input, at most `max_bytes`; raises DocumentError."""
     where = Location(path)
     try:
         raw = _read_stdin(max_bytes) if path == "-" else _read_regular(path, max_bytes)
@@ -170,45 +150,41 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
 
 
 def _read_stdin(max_bytes: int) -> bytes:
-    if sys.stdin is None:  # closed by whoever started us
+    if sys.stdin is None:
         raise ValueError("standard input is closed")
-    with suppress(OSError, ValueError):  # a stand-in for it has no descriptor
-        os.set_blocking(sys.stdin.fileno(), True)  # else a read answers None, or half of what comes
+    with suppress(OSError, ValueError):
+        os.set_blocking(sys.stdin.fileno(), True)
     return sys.stdin.buffer.read(max_bytes + 1)
 
 
 def _read_regular(path: str, max_bytes: int) -> bytes:
-    # O_NONBLOCK: opening a FIFO without a writer would wait for ever.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         raise ValueError("it is a folder; name a file in it" if stat.S_ISDIR(mode) else "it is not a regular file")
     with open(descriptor, "rb") as file:
-        return file.read(max_bytes + 1) or b""  # None from a file of /proc that would wait
+        return file.read(max_bytes + 1) or b""
 
 
 def _too_deep(path: str) -> DocumentError:
     return DocumentError(f"is nested more than {MAX_DEPTH} levels deep; no consumer's format is", Location(path))
 
 
-def _check_shape(value: Any, path: str) -> None:
-    """Bound depth, count and integers of what a parser made; by levels, so that neither depth nor shared parts can hurt."""
+def _check_shape(value: Any, path: str, most: int) -> None:
     level, depth, count = [value], 0, 0
     while level:
         containers = [item for item in level if isinstance(item, _CONTAINERS)]
         count += sum(len(item) * (2 if isinstance(item, dict) else 1) for item in containers)
         if depth > MAX_DEPTH:
             raise _too_deep(path)
-        if count > MAX_NODES:
-            raise DocumentError(f"holds more than {MAX_NODES:,} values", Location(path))
+        if count > most:
+            raise DocumentError(f"holds more than {most:,} values", Location(path))
         level = [child for item in containers for child in (*(item.values() if isinstance(item, dict) else ()), *item)]
         if any(type(child) is int and abs(child) >= MAX_INTEGER for child in level):
             raise DocumentError("holds an integer of more than 1,000 digits; no consumer's format does", Location(path))
         depth += 1
 
-
-# --- JSON -----------------------------------------------------------------------------------------------------------
 
 _JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
@@ -220,14 +196,13 @@ def _parse_json(text: str, path: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as problem:
         raise DocumentError(f"is not JSON: {problem.msg}", Location(path, problem.lineno, problem.colno)) from None
-    except ValueError as problem:  # an integer of more digits than Python converts
+    except ValueError as problem:
         raise DocumentError(f"is not JSON that can be read: {str(problem).split(';')[0]}", Location(path)) from None
 
 
 def _scan_json(text: str) -> Iterator[Place]:
-    """Key paths with line and column, for text that `json.loads` took; iterative, so depth cannot hurt it."""
     path: list[Any] = []
-    seen: list[set[str]] = []  # per open mapping or list, the keys so far
+    seen: list[set[str]] = []
     key: str | None = None
     line, line_start, end = 1, 0, 0
     for token in _JSON_TOKEN.finditer(text):
@@ -256,9 +231,6 @@ def _scan_json(text: str) -> Iterator[Place]:
             seen[-1].add(key)
 
 
-# --- YAML -----------------------------------------------------------------------------------------------------------
-
-
 def _yaml(path: str) -> Any:
     if importlib.util.find_spec("yaml") is None:
         raise MissingPackageError("PyYAML", f"reading {path} (YAML)", "pyyaml")
@@ -270,7 +242,6 @@ def _yaml(path: str) -> Any:
 def _parse_yaml(text: str, path: str) -> Any:
     yaml = _yaml(path)
     try:
-        # Bounded by the parser that constructs: libyaml takes a line that starts with U+FEFF for another than PyYAML does.
         return _bounded_loader(path)(text).get_single_data()
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
@@ -280,22 +251,20 @@ def _parse_yaml(text: str, path: str) -> Any:
     except yaml.YAMLError as problem:
         raise DocumentError(f"is not YAML that safe_load takes: {str(problem).splitlines()[0]}", Location(path)) from None
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as problem:
-        # PyYAML lets these through: an impossible date, "!!int x", "!!bool maybe", a number of too many digits.
         words = f"{type(problem).__name__}: {str(problem).split(';')[0]}"
         raise DocumentError(f"is not YAML that safe_load takes: {words}", Location(path)) from None
 
 
 def _bounded_loader(path: str) -> Any:
-    """yaml.SafeLoader, refusing while it composes what is too deep, recursive, an alias bomb, or a number of absurd length."""
     yaml = _yaml(path)
 
     base: Any = yaml.SafeLoader
 
-    class Loader(base):  # type: ignore[misc]
+    class Loader(base):
         def __init__(self, text: str) -> None:
             super().__init__(text)
             self.depth = self.total = 0
-            self.sizes: dict[int, int] = {}  # by the id of a node that is complete
+            self.sizes: dict[int, int] = {}
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             event = self.peek_event()
@@ -333,7 +302,7 @@ def _scan_yaml(text: str) -> Iterator[Place]:
         if isinstance(node, yaml.MappingNode):
             for key_node, value_node in node.value:
                 key = _yaml_key(key_node)
-                merge = key_node.tag == "tag:yaml.org,2002:merge"  # may stand twice: each is merged
+                merge = key_node.tag == "tag:yaml.org,2002:merge"
                 yield (*path, key), *_yaml_place(key_node), key in seen and not merge
                 seen.add(key)
                 queue.append(((*path, key), value_node))
@@ -353,9 +322,6 @@ def _yaml_key(node: Any) -> Any:
     if node.tag in {f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "value")}:
         return node.value
     return yaml.constructor.SafeConstructor().construct_object(node, deep=True)
-
-
-# --- TOML -----------------------------------------------------------------------------------------------------------
 
 
 def _parse_toml(text: str, path: str) -> Any:
@@ -382,10 +348,9 @@ _TOML_KEY = re.compile(rf"\s*{_TOML_NAME}\s*=")
 
 
 def _scan_toml(text: str) -> Iterator[Place]:
-    """Places of tables and of keys that start a line; inline tables count as their key. TOML itself refuses duplicates."""
     table: KeyPath = ()
     entries: dict[KeyPath, int] = {}
-    quote = ""  # the delimiter of the text of several lines that is open
+    quote = ""
     for number, line in enumerate(text.split("\n"), start=1):
         column = len(line) - len(line.lstrip()) + 1
         if not quote and (match := _TOML_TABLE.match(line)):
@@ -398,7 +363,6 @@ def _scan_toml(text: str) -> Iterator[Place]:
 
 
 def _toml_table(name: str, is_entry: bool, entries: dict[KeyPath, int]) -> KeyPath:
-    """The path of a [table] or of the next [[entry]], with the index of each list that it stands in."""
     path: KeyPath = ()
     *parents, last = _toml_parts(name)
     for part in parents:

@@ -1,5 +1,4 @@
-"""Exit codes, and the exceptions that stand for a user's mistake: one clear line, never a traceback."""
-
+# helpers/trainwright/errors.py without its comments
 from __future__ import annotations
 
 import enum
@@ -9,7 +8,6 @@ from trainwright.interpreters import same_command
 
 
 class Exit(enum.IntEnum):
-    """What a command's exit code means; the lower-case name is `status` in a JSON report."""
 
     OK = 0
     FINDINGS = 1
@@ -21,14 +19,12 @@ class Exit(enum.IntEnum):
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: the message says what, where and what to do."""
 
     exit = Exit.USAGE
     rule = "USAGE"
 
 
 class MissingPackageError(UserError):
-    """A package that this command needs does not import here; the message holds the line to type."""
 
     exit = Exit.MISSING
     rule = "MISSING"
@@ -41,7 +37,6 @@ class MissingPackageError(UserError):
 
 
 class JobError(UserError):
-    """A job or measurement that a command ran has failed."""
 
     exit = Exit.FAILED
     rule = "JOB"

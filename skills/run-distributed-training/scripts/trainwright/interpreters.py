@@ -1,5 +1,4 @@
-"""Other Pythons of this user that have a package, found by reading folders and first lines; none of them is run."""
-
+# helpers/trainwright/interpreters.py without its comments
 from __future__ import annotations
 
 import os
@@ -19,7 +18,6 @@ _FOLDER = re.compile(r"python3(?:\.(\d+))?")
 
 
 def same_command(module: str) -> str | None:
-    """The command line that is running, under a Python that has `module`; None where none is seen."""
     script = Path(sys.argv[0])
     python = with_package(module)
     if python is None or not script.is_file() or script.resolve().is_relative_to(Path(__file__).resolve().parent):
@@ -28,7 +26,6 @@ def same_command(module: str) -> str | None:
 
 
 def with_package(module: str) -> str | None:
-    """The first Python >= 3.10 with a folder `module`: of $VIRTUAL_ENV, of ./.venv, or behind accelerate or torchrun."""
     return next((python for python in _candidates() if python != sys.executable and _has(python, module)), None)
 
 
@@ -42,7 +39,6 @@ def _candidates() -> Iterator[str]:
 
 
 def _shebang(script: str) -> Iterator[str]:
-    """The interpreter a script names: `#!/p/bin/python`, or pip's form for a long path, `#!/bin/sh` over `'''exec' /p/bin/python`."""
     try:
         with open(script, "rb") as file:
             head = file.read(1024).decode("utf-8", "replace")
@@ -61,6 +57,5 @@ def _has(python: str, module: str) -> bool:
 
 
 def _new_enough(folder: Path) -> bool:
-    """Whether `.../python3.11/site-packages` belongs to 3.10 or newer; Debian's `python3/dist-packages` does not say."""
     found = _FOLDER.fullmatch(folder.parent.name)
     return found is not None and (found[1] is None or int(found[1]) >= 10)

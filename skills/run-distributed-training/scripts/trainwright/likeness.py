@@ -1,5 +1,4 @@
-"""How far a model is from Llama: what code that was written for Llama's blocks has to refuse, or to learn."""
-
+# helpers/trainwright/likeness.py without its comments
 from __future__ import annotations
 
 from trainwright.parts import PRE, Attention, Block, Decoder, Experts, Mlp
@@ -8,7 +7,6 @@ Check = tuple[bool, str]
 
 
 def unlike_llama(decoder: Decoder, sees: bool, projects: bool) -> tuple[str, ...]:
-    """What sets blocks and root apart from Llama's, each once; `sees`: there is an encoder, `projects`: a projector."""
     embedding, head = decoder.embedding, decoder.head
     whole: tuple[Check, ...] = (
         (sees, "an image encoder"),
@@ -50,7 +48,7 @@ def _of_attention(a: Attention) -> tuple[Check, ...]:
         (a.rotary is None and not a.alibi, "no rotary positions"),
         (plain and a.rotary is not None and a.rotary.fraction != 1, "rotary positions on a part of each head"),
         (a.window is not None, f"a sliding window of {a.window}"),
-        (a.scale is not None, "scores scaled another way"),
+        (plain and a.scale is not None, "scores scaled another way"),
         (a.softcap is not None, "capped scores"),
         (a.clip is not None, "clipped q, k and v"),
     )

@@ -1,9 +1,4 @@
-"""The parts that transformers are made of, as frozen shapes: each knows its tensors as Transformers lays them out.
-
-A shape is a tensor's size, first axis first: the one that FSDP cuts into ceil(n / ranks) rows. Matrices are [out, in] unless a
-part says transposed. Counts are of weights, not bytes. Legend: h width of the residual stream, f of an MLP, d of a head.
-"""
-
+# helpers/trainwright/parts.py without its comments
 from __future__ import annotations
 
 import math
@@ -12,56 +7,43 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal
 
+from trainwright.rotary import Rotary
+
 Shape = tuple[int, ...]
 Place = Literal["attention_in", "attention_out", "mlp_in", "mlp_out"]
+UNSHOWN = "which no part shows"
 PRE: tuple[Place, ...] = ("attention_in", "mlp_in")
 POST: tuple[Place, ...] = ("attention_out", "mlp_out")
 SANDWICH: tuple[Place, ...] = ("attention_in", "attention_out", "mlp_in", "mlp_out")
 
 
 def elements(shape: Shape) -> int:
-    """How many numbers a tensor of this shape holds."""
     return math.prod(shape)
 
 
 def count(shapes: Iterable[Shape]) -> int:
-    """How many numbers tensors of these shapes hold together."""
     return sum(map(elements, shapes))
 
 
 def linears(weights: Iterable[Shape], bias: bool) -> tuple[Shape, ...]:
-    """The tensors of linear layers [out, in]: each weight, and its bias after it."""
     return tuple(shape for weight in weights for shape in ((weight, (weight[0],)) if bias else (weight,)))
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm or LayerNorm over the last axis; OLMo's first has neither weight nor bias."""
 
     kind: Literal["rms", "layer"] = "rms"
     eps: float = 1e-6
     weight: bool = True
     bias: bool = False
+    shifted: bool = False
 
     def shapes(self, width: int) -> tuple[Shape, ...]:
         return ((width,),) * (self.weight + self.bias)
 
 
 @dataclass(frozen=True, slots=True)
-class Rotary:
-    """Rotary positions on the first `fraction` of each head; `scaling` names a stretched variant (llama3, yarn, ...)."""
-
-    theta: float = 10000.0
-    fraction: float = 1.0
-    scaling: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values by way of small latents.
-
-    `rope_dim` of each head's `head_dim` carry the position; that part of the key is one for all heads.
-    """
 
     kv_rank: int
     rope_dim: int
@@ -71,11 +53,6 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention of one block, causal in decoders. `head_dim` is the width of a query and key, `value_dim` of a value.
-
-    fused: q, k and v are one matrix. window: how many tokens back a token sees, itself included (None: all).
-    scale: factor of the scores (None: 1 / sqrt(head_dim)). softcap, clip: see Gemma 2 and OLMo.
-    """
 
     num_heads: int
     num_kv_heads: int
@@ -108,18 +85,15 @@ class Attention:
 
     @property
     def out_size(self) -> int:
-        """What the output projection reads: every head's mix of values."""
         return self.num_heads * self.value_dim
 
     @property
     def rotary_dim(self) -> int:
-        """How much of each head rotary positions turn."""
         if self.rotary is None:
             return 0
         return self.latent.rope_dim if self.latent else int(self.head_dim * self.rotary.fraction)
 
     def shapes(self, h: int) -> tuple[Shape, ...]:
-        """q, k, v, o (or their latents), biases after weights; then the norms of q and k."""
         into = self._latents(h, self.latent) if self.latent else linears(self._projections(h), self.qkv_bias)
         return (*into, *linears(((h, self.out_size),), self.out_bias), *self._norms())
 
@@ -144,7 +118,6 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """down(act(up(x))), or gated: down(act(gate(x)) * up(x)); fused: gate and up are one matrix."""
 
     size: int
     gated: bool = True
@@ -161,7 +134,6 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How a token chooses its experts; with groups, only experts of the best `kept_groups` can be chosen."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
     normalised: bool = True
@@ -172,10 +144,6 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """`num` gated MLPs of width `size`, of which a token passes `per_token`; `shared` is passed by every token.
-
-    Transformers 5 keeps the experts in two tensors, [num, 2 size, h] and [num, h, size]. shared_gate: a sigmoid weighs `shared`.
-    """
 
     num: int
     per_token: int
@@ -191,17 +159,11 @@ class Experts:
         return ((self.num, h), (self.num, 2 * self.size, h), (self.num, h, self.size), *shared, *gate)
 
     def idle(self, h: int) -> int:
-        """Weights that a token does not meet."""
         return (self.num - self.per_token) * 3 * self.size * h
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One layer: attention and an MLP or experts around the residual stream of `width`.
-
-    norms: where the block's norm stands (each place has its own weights). parallel: attention and MLP read the same stream and
-    are added together; with one norm they share it. transposed: matrices are stored [in, out], as GPT-2 has them.
-    """
 
     width: int
     attention: Attention
@@ -213,7 +175,6 @@ class Block:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Every tensor: norms of the attention, attention, norms of the MLP, MLP."""
         inside = (self.attention.shapes(self.width), self.mlp.shapes(self.width))
         found = tuple(shape for part, tensors in zip(("attention", "mlp"), inside, strict=True) for shape in (*self._norms(part), *tensors))
         return tuple(shape[::-1] if len(shape) == 2 else shape for shape in found) if self.transposed else found
@@ -227,36 +188,30 @@ class Block:
 
     @property
     def idle_parameters(self) -> int:
-        """Weights of experts that a token does not pass."""
         return self.mlp.idle(self.width) if isinstance(self.mlp, Experts) else 0
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token meets."""
         return self.parameters - self.idle_parameters
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights that multiply one token: the active ones without norms and biases."""
         return count(shape for shape in self.shapes if len(shape) > 1) - self.idle_parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` equal blocks in a row."""
 
     count: int
     block: Block
 
 
 def fold(blocks: Iterable[Block]) -> tuple[Run, ...]:
-    """Blocks in order as runs of equal ones."""
     return tuple(Run(sum(1 for _ in same), block) for block, same in groupby(blocks))
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """The token table, learned positions where `positions` is not 0, a norm over both; `scale` multiplies what is looked up."""
 
     vocab_size: int
     width: int
@@ -266,7 +221,6 @@ class Embedding:
 
     @property
     def tables(self) -> tuple[Shape, ...]:
-        """What is looked up and never multiplied."""
         return ((self.vocab_size, self.width), *(((self.positions, self.width),) if self.positions else ()))
 
     @property
@@ -276,7 +230,6 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """From the stream to the vocabulary; tied: by the token table. softcap and scale act on the logits."""
 
     tied: bool = False
     bias: bool = False
@@ -284,14 +237,12 @@ class Head:
     scale: float | None = None
 
     def shapes(self, embedding: Embedding) -> tuple[Shape, ...]:
-        """The head's own tensors."""
         weight = () if self.tied else ((embedding.vocab_size, embedding.width),)
         return (*weight, *(((embedding.vocab_size,),) if self.bias else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A causal language model: embedding, blocks, norm, head. block_class: the blocks' class in Transformers."""
 
     family: str
     block_class: str
@@ -303,14 +254,12 @@ class Decoder:
 
     @property
     def root_shapes(self) -> tuple[Shape, ...]:
-        """The tensors outside the blocks: embedding, final norm, head."""
         embedding = self.embedding
         return (*embedding.shapes, *self.final_norm.shapes(embedding.width), *self.head.shapes(embedding))
 
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """The convolution that cuts an image, or `frames` of a film, into squares of `side` pixels."""
 
     side: int
     channels: int = 3
@@ -324,7 +273,6 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """An image encoder: patches, positions, blocks; before, after: norms around the blocks; pooler: SigLIP's attention head."""
 
     family: str
     block_class: str
@@ -339,7 +287,6 @@ class Tower:
 
     @property
     def root_shapes(self) -> tuple[Shape, ...]:
-        """The tensors outside the blocks."""
         h = self.width
         token: tuple[Shape, ...] = ((h,),) if self.class_token else ()
         positions: tuple[Shape, ...] = ((self.positions, h),) if self.positions else ()
@@ -354,10 +301,6 @@ class Tower:
 
 @dataclass(frozen=True, slots=True)
 class Projector:
-    """An MLP from an encoder's vectors to the decoder's stream: `depth` hidden layers of `hidden_size`, then the output.
-
-    joined: how many vectors become one input. norm: over each vector, before they are joined.
-    """
 
     input_size: int
     hidden_size: int
@@ -386,6 +329,5 @@ LADDER = {"BASE": (1, 1), "W2X": (2, 1), "W4X": (4, 1), "D2X": (1, 2), "D4X": (1
 
 
 def projector(variant: str, input_size: int, output_size: int) -> Projector:
-    """A rung of the ladder; raises KeyError for a name that is none."""
     width, depth = LADDER[variant]
     return Projector(input_size, width * output_size, output_size, depth)

@@ -1,5 +1,4 @@
-"""Progress of long work: a live line on stderr when it is a terminal, nothing elsewhere."""
-
+# helpers/trainwright/progress.py without its comments
 from __future__ import annotations
 
 import importlib.util
@@ -10,14 +9,12 @@ from typing import Protocol
 
 
 class Step(Protocol):
-    """What the running work calls: `step("training", 0.4)`; the fraction is None where it is unknown."""
 
     def __call__(self, what: str, fraction: float | None = None) -> None: ...
 
 
 @contextmanager
 def progress(title: str, quiet: bool = False) -> Iterator[Step]:
-    """A `Step` that shows where the work stands; rich draws it, and without rich it is one rewritten line."""
     if quiet or not sys.stderr.isatty():
         yield _silent
     elif importlib.util.find_spec("rich"):

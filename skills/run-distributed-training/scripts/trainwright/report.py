@@ -1,5 +1,4 @@
-"""What a command answers: findings and data, as text or as one JSON envelope."""
-
+# helpers/trainwright/report.py without its comments
 from __future__ import annotations
 
 import enum
@@ -15,13 +14,12 @@ from trainwright.version import VERSION
 
 SCHEMA = "trainwright/report/1"
 FAILS_AT = ("parse", "launcher", "plugin", "engine start", "first step", "end of run", "never")
-_STEERING = re.compile("[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # what json leaves as it is, and terminals obey
-_LONGEST = 4000  # characters of a line for people; JSON has it whole
+_STEERING = re.compile("[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_LONGEST = 4000
 CHECKED = ("hardware", "run", "stub", "source", "report", "derived")
 
 
 class Severity(enum.IntEnum):
-    """error: will not start, hangs, or trains something else than asked; warning: silent, costly, deprecated."""
 
     INFO = 1
     WARNING = 2
@@ -34,7 +32,6 @@ class Severity(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in a file; line and column count from 1, None where unknown."""
 
     path: str
     line: int | None = None
@@ -46,7 +43,6 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What mends a finding: keys to set (None deletes one); `safe` when the run's meaning stays as it was."""
 
     set: dict[str, Any]
     safe: bool = False
@@ -59,7 +55,6 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know about what was judged; `rule` is the code that `explain` takes."""
 
     rule: str
     severity: Severity
@@ -101,12 +96,6 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The answer of one command.
-
-    `text` holds the lines a person reads before the findings; `data` the same for a program.
-    `summary` opens the last line ("2 files judged"), which is left out where it and the findings are empty.
-    `exit` is set by a command whose job failed; else it follows from the findings.
-    """
 
     command: str
     data: Any = None
@@ -119,17 +108,14 @@ class Report:
     page: str = ""
 
     def infer(self, name: str, value: Any, source: str) -> None:
-        """Record a value that was not given but read or derived, and from where."""
         self.inferred.append({"name": name, "value": value, "source": source})
 
     def skip(self, name: str, reason: str) -> None:
-        """Record, once, what could not be judged and why."""
         entry = {"name": name, "reason": reason}
         if entry not in self.not_checked:
             self.not_checked.append(entry)
 
     def outcome(self, fail_on: Severity | None = Severity.ERROR) -> Exit:
-        """The exit code: `exit` where it is set, else FINDINGS when one reaches `fail_on` (None: never)."""
         if self.exit is not None:
             return self.exit
         reached = fail_on is not None and any(finding.severity >= fail_on for finding in self.findings)
@@ -139,7 +125,6 @@ class Report:
         return {s.word: sum(finding.severity is s for finding in self.findings) for s in reversed(Severity)}
 
     def to_json(self, fail_on: Severity | None, limit: int = 0) -> str:
-        """The envelope on one line; at most `limit` findings (0: all)."""
         shown = fold(self.findings)
         cut = shown[:limit] if limit else shown
         envelope = {
@@ -175,7 +160,6 @@ class Report:
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings that say the same of several places become one with `also`; worst first, then as found."""
     groups: dict[tuple[str, Severity, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.rule, finding.severity, finding.message), []).append(finding)
@@ -199,18 +183,15 @@ def _short(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A file's name or content must not be able to start a line of its own."""
     text = text.replace("\n", "\\n")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def printable(text: str) -> str:
-    """`text` with control characters shown, so that no file's content can steer a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def finite(value: Any) -> Any:
-    """`value` with NaN and infinities as None: JSON has no word for them, and an unknown stays null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,3 +1,2 @@
-"""The version of the bundle; pyproject, the manifests and every report take it from here."""
-
+# helpers/trainwright/version.py without its comments
 VERSION = "0.1.0"

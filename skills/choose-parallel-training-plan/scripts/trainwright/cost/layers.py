@@ -1,8 +1,4 @@
-"""What one layer of a model asks of the devices: its matrices, its attention, its streams and its weights, from the parts of a ModelSpec.
-
-Legend: h width of the stream, f of an MLP, a query heads, g key/value heads, d width of a head, t parts of a matrix.
-"""
-
+# helpers/trainwright/cost/layers.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -18,7 +14,6 @@ Cut = Literal["out", "in", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """[out, in] times every token; `cut` is the axis that tensor parallelism divides; `groups` of out cannot be cut finer."""
 
     out: int
     into: int
@@ -27,7 +22,6 @@ class Matrix:
     expert: bool = False
 
     def local(self, parts: int) -> tuple[int, int]:
-        """Its size on one device of `parts`: no finer than one group (key/value heads are copied where there are fewer)."""
         if self.cut == "none":
             return self.out, self.into
         parts = min(parts, self.groups) if self.groups else parts
@@ -36,11 +30,6 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer. Weights are counts; `tokens` is None where every token of the sequence passes, else tokens of one sequence.
-
-    weights_cut are divided by tp, weights_kv at most by the key/value heads, weights_whole are on each device, weights_expert are divided
-    by ep. backward: whether gradients pass at all; not through a frozen layer with nothing trained before it.
-    """
 
     width: int
     heads: int
@@ -67,27 +56,22 @@ class Layer:
         return self.weights_cut + self.weights_kv + self.weights_whole + self.weights_expert
 
     def local_parameters(self, tp: int, ep: int) -> int:
-        """Weights on one device before any sharding of states."""
         return self.local_dense(tp) + self.local_experts(ep)
 
     def local_experts(self, ep: int) -> int:
-        """Weights of the experts that one device holds, each whole."""
         return -(-self.weights_expert // ep)
 
     def local_dense(self, tp: int) -> int:
-        """Weights outside the experts on one device."""
         kv = -(-self.weights_kv // min(tp, self.kv_heads))
         return -(-self.weights_cut // tp) + kv + self.weights_whole
 
     @property
     def scores_width(self) -> float:
-        """Operations per token and seen token are 2 x this: a (d + e)."""
         return self.heads * (self.head_dim + self.value_dim)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What stands before and after the layers: the table on the first stage, the head on the last."""
 
     vocab: int
     width: int
@@ -97,17 +81,14 @@ class Ends:
     trainable: bool = True
 
     def first(self, tp: int) -> int:
-        """Weights of the first stage, the vocabulary padded and cut by tp as Megatron has it."""
         return -(-self.table // tp)
 
     def last(self, tp: int, alone: bool) -> int:
-        """Weights of the last stage; a tied head is a copy of the table where it stands on another stage."""
         return 0 if self.tied and not alone else -(-self.head // tp)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A model as the cost model sees it: its kinds of layers, the kind of each layer in order, and its ends."""
 
     name: str
     kinds: tuple[Layer, ...]
@@ -123,7 +104,6 @@ class Network:
         return tuple(self.kinds[kind] for kind in self.order)
 
     def counts(self, start: int, end: int) -> tuple[int, ...]:
-        """How many of the layers from `start` to before `end` are of each kind."""
         if len(self.kinds) == 1:
             return (end - start,)
         part = self.order[start:end]
@@ -141,7 +121,6 @@ class Network:
 
 
 def network(model: ModelSpec, frozen: tuple[str, ...] = ()) -> Network:
-    """The network of a ModelSpec; `frozen` names parts that are not trained: tower, decoder."""
     if "decoder" in frozen and not model.projector and ("tower" in frozen or not model.tower):
         raise UserError(f"{model.name}: nothing is left to train with {' and '.join(sorted(set(frozen)))} frozen")
     decoder = tuple(layer for run in model.runs for layer in (_layer(run.block, "decoder" not in frozen),) * run.count)

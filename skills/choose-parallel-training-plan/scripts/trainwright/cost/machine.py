@@ -1,5 +1,4 @@
-"""The machine that a plan runs on: devices, and the levels of links between them; every figure says what kind it is."""
-
+# helpers/trainwright/cost/machine.py without its comments
 from __future__ import annotations
 
 import math
@@ -17,7 +16,7 @@ from trainwright.hardware import Accelerator, Figure, Hardware, Link, Node
 
 TABLE = Path(__file__).with_name("machines.yaml")
 NETWORK = "network"
-HOP_S, NETWORK_HOP_S = 3e-6, 10e-6  # of one step of a ring where nobody timed it
+HOP_S, NETWORK_HOP_S = 3e-6, 10e-6
 NOBODY = {"tag": "assumed", "source": "a device that no run behind the model had"}
 UNPROFILED = "time a large bf16 product and an all-gather over one node and over two"
 Tag = Literal["measured", "calibrated", "spec", "assumed"]
@@ -25,7 +24,6 @@ Tag = Literal["measured", "calibrated", "spec", "assumed"]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A figure with its kind and its source; None where it is unknown, and `source` then says what to measure."""
 
     value: float | None
     tag: Tag
@@ -37,7 +35,6 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A domain of `size` devices; `bus` maps ranks of a group inside it to bus bandwidth in bytes/s, `latency_s` is one hop's."""
 
     name: str
     size: int
@@ -47,7 +44,6 @@ class Level:
     source: str = ""
 
     def bandwidth(self, ranks: int) -> float:
-        """Bus bandwidth of a group of `ranks` in this domain: the table's, between its entries by their logarithms."""
         known = self.bus
         if ranks <= known[0][0]:
             return known[0][1]
@@ -60,11 +56,6 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One torch device. Rates in FLOP/s and bytes/s; `attention` is the share of matmul_flops that fused attention reaches.
-
-    sustained: the share of matmul_flops that the device holds in a step, under its power. units: what tiles of a product are spread on
-    (streaming multiprocessors, compute units, Xe cores). unprofiled: what to measure first, where the figures only order plans.
-    """
 
     name: str
     peak_flops: Number
@@ -78,13 +69,11 @@ class Device:
     unprofiled: str = ""
 
     def missing(self) -> str:
-        """What has to be measured before a step on this device can be predicted; "" where nothing is missing."""
         figures = {"matmul_flops": self.matmul_flops, "hbm": self.hbm, "attention": self.attention}
         lost = [f"{name} ({figure.source})" for name, figure in figures.items() if figure.value is None]
         return "; ".join((*lost, *((self.unprofiled,) if self.unprofiled else ())))
 
     def matmul(self, precision: str) -> float | None:
-        """What a large product reaches; fp32 at a quarter of bf16, fp8 where a figure is known, else as bf16."""
         rate = self.matmul_flops.value
         if rate is None or precision in ("bf16", "fp16"):
             return rate
@@ -95,10 +84,6 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`devices` equal devices in domains that nest: levels from the smallest (a node's links) to the whole job's.
-
-    slowest: the time of the slowest device as a multiple of the others' (1.0: none is slow).
-    """
 
     device: Device
     devices: int
@@ -108,25 +93,22 @@ class Machine:
 
     @property
     def inside(self) -> tuple[Level, ...]:
-        """The levels of one node."""
         return tuple(level for level in self.levels if level.name != NETWORK)
 
     @property
     def node(self) -> int:
-        """Devices that share the fast links."""
         return self.inside[-1].size
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a device by name: its row of machines.yaml, its entries in hardware.yaml or in a profile."""
 
     key: str
     row: Mapping[str, Any]
     accelerator: Accelerator
     node: Node | None
     profiled: bool = False
-    shipped: tuple[Accelerator | None, Node | None] = (None, None)  # of a profile: what stands in where it measured nothing
+    shipped: tuple[Accelerator | None, Node | None] = (None, None)
 
 
 def machine(
@@ -138,11 +120,6 @@ def machine(
     slowest: float = 1.0,
     profile: Hardware | None = None,
 ) -> Machine:
-    """The machine of `devices` devices called `name`, `per_node` in a node, each with `inter_bytes_s` of the network.
-
-    What `profile` measured stands before hardware.yaml's figures. Raises UserError where a name is unknown, a rate is not above 0, or a job
-    of several nodes comes with no network.
-    """
     known = _known(name, profile)
     node = per_node or (known.node.num_devices if known.node else devices)
     for said, value in (("devices", devices), ("devices per node", node)):
@@ -158,12 +135,10 @@ def machine(
 
 
 def _tells(link: Link, known: Known, source: Node) -> bool:
-    """Whether a level counts: a profile's only where it was measured, or where nothing else is known."""
     return source is not known.node or not known.profiled or known.shipped[1] is None or _measured(link).value is not None
 
 
 def network_share(node: Node) -> float | None:
-    """Bytes/s of the network that each device of such a node has: all ports over all devices; None where either is unknown."""
     link = node.link(NETWORK)
     if link is None:
         return None
@@ -191,7 +166,6 @@ def _levels(known: Known, node: int, devices: int, inter: float | None) -> tuple
 
 
 def _node_level(row: Mapping[str, Any], links: Mapping[str, Link], node: int, profiled: bool) -> Level:
-    """The links of a node: a profile's, a row of ours, what hardware.yaml has measured, or four fifths of what it states."""
     link = links.get("node")
     measured = _measured(link) if link else Figure(None)
     if "bus" in row and not (profiled and measured.value):
@@ -251,19 +225,16 @@ def _both(chip: Accelerator, other: Accelerator, name: str, tag: Tag) -> tuple[t
 
 
 def _told(known: Known, figure: Figure) -> bool:
-    """Whether the profile of this very machine says it."""
     return known.profiled and figure.value is not None
 
 
 def _profiled(known: Known) -> bool:
-    """Whether a profile measured the products and the links of a node."""
     links = known.node.links if known.node else ()
     linked = any(link.level == "node" and _measured(link).value is not None for link in links)
     return known.profiled and known.accelerator.measured_bf16.value is not None and linked
 
 
 def _number(row: Mapping[str, Any], name: str, *figures: tuple[Figure, Tag]) -> Number:
-    """Our row's figure where it has one, else the first known of `figures`."""
     if name in row:
         return Number(row[name]["value"], row[name]["tag"], row[name]["source"])
     for figure, tag in figures:
@@ -273,7 +244,6 @@ def _number(row: Mapping[str, Any], name: str, *figures: tuple[Figure, Tag]) -> 
 
 
 def _known(name: str, profile: Hardware | None) -> Known:
-    """The device called `name`; with a profile its own entry, or the one that is of the same kind. Raises UserError."""
     if profile is not None:
         return _of_profile(name, profile)
     row = _row(name)
@@ -284,7 +254,6 @@ def _known(name: str, profile: Hardware | None) -> Known:
 
 
 def _of_profile(name: str, profile: Hardware) -> Known:
-    """The entry of that name, else the profile's first; what kind of device it is its names say."""
     if not profile.accelerators:
         raise UserError("the hardware profile names no accelerator")
     key = name if name in profile.accelerators else next(iter(profile.accelerators))
@@ -297,17 +266,14 @@ def _of_profile(name: str, profile: Hardware) -> Known:
 
 
 def _kind_of(entry: Accelerator) -> str:
-    """The entry of hardware.yaml that shares a name with one of a profile; "" where none does."""
     return next((key for key, one in hardware.bundled().accelerators.items() if set(one.names) & set(entry.names)), "")
 
 
 def profile_devices(profile: Hardware) -> list[str]:
-    """What the devices of a profile are called in this model."""
     return [_of_profile(name, profile).key for name in profile.accelerators]
 
 
 def with_profile(found: Machine, profile: Hardware) -> Machine:
-    """The same machine with the figures that a profile of such devices measured; unchanged where it is of others."""
     for name in profile.accelerators:
         if _of_profile(name, profile).key == found.device.name:
             network = found.levels[-1].bus[0][1] if found.levels[-1].name == NETWORK else None
@@ -316,12 +282,10 @@ def with_profile(found: Machine, profile: Hardware) -> Machine:
 
 
 def _node_with(name: str, table: Hardware) -> Node | None:
-    """The first kind of node that has this accelerator and no other."""
     return next((node for node in table.nodes.values() if not node.mixed and node.devices[0].accelerator == name), None)
 
 
 def _generic(entry: Accelerator) -> dict[str, Any]:
-    """A row for a device of hardware.yaml that no measured run behind the model had."""
     row: dict[str, Any] = {
         "units": 128,
         "sustained": {"value": 0.9, **NOBODY},
@@ -335,7 +299,6 @@ def _generic(entry: Accelerator) -> dict[str, Any]:
 
 
 def _row(name: str) -> tuple[str, Mapping[str, Any]] | None:
-    """The row whose longest name starts `name`, whatever follows in brackets; an entry of hardware.yaml of another name has none."""
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").split("(")[0]
     if wanted in hardware.bundled().accelerators and all(wanted not in (row["accelerator"], *row["names"]) for row in _table().values()):
         return None

@@ -1,9 +1,4 @@
-"""Which layers each stage holds: the contiguous split whose slowest stage is fastest, under a memory cap for each stage. Exact.
-
-With a threshold on time every stage takes as many layers as it may; reaching furthest is never worse, for costs are not negative.
-So a threshold is feasible exactly where that walk ends behind the last layer, and bisection finds the least one.
-"""
-
+# helpers/trainwright/cost/split.py without its comments
 from __future__ import annotations
 
 from bisect import bisect_right
@@ -11,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-ROUNDS = 60  # halvings: beyond the precision of a float
+ROUNDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage costs beside its layers: seconds and bytes; `held` multiplies the activations of its layers; `cap` in bytes."""
 
     seconds: float = 0.0
     bytes: float = 0.0
@@ -25,7 +19,6 @@ class Stage:
 
 
 def equal(layers: int, parts: int) -> tuple[int, ...]:
-    """As equal as it goes; what is left over goes to the middle, where neither table nor head stands."""
     share, rest = divmod(layers, parts)
     first = (parts - rest) // 2
     return tuple(share + (first <= i < first + rest) for i in range(parts))
@@ -34,7 +27,6 @@ def equal(layers: int, parts: int) -> tuple[int, ...]:
 def split(
     seconds: Sequence[float], states: Sequence[float], activations: Sequence[float], stages: Sequence[Stage]
 ) -> tuple[int, ...] | None:
-    """Layers of each stage, or None where no split fits. Per layer: seconds, bytes of states, bytes of activations of one microbatch."""
     time = [0.0, *accumulate(seconds)]
     state, activation = [0.0, *accumulate(states)], [0.0, *accumulate(activations)]
     held = {stage.held: [a + stage.held * b for a, b in zip(state, activation, strict=True)] for stage in stages}
@@ -67,7 +59,6 @@ def split(
 
 
 def uniform(layers: int, seconds: float, states: float, activations: float, stages: Sequence[Stage]) -> tuple[int, ...] | None:
-    """`split` where all layers are equal, in closed form: the same optimum, and as even as it allows."""
     most = [_most(stage, states + stage.held * activations, layers) for stage in stages]
     if min(most) < 0 or sum(most) < layers:
         return None
@@ -82,7 +73,6 @@ def uniform(layers: int, seconds: float, states: float, activations: float, stag
 
 
 def _most(stage: Stage, each: float, layers: int) -> int:
-    """Layers that the memory of a stage has room for; -1 where not even none fit."""
     room = stage.cap - stage.bytes
     if room < 0:
         return -1
@@ -94,14 +84,12 @@ def _within(room: float, seconds: float) -> int:
 
 
 def _thresholds(layers: int, seconds: float, tops: Sequence[float], stages: int) -> list[float]:
-    """Every time that a slowest stage can take, from the least that is possible upwards."""
     least = max((seconds * layers + min(tops) * stages) / stages, max(tops))
     counts = {top: max(int((least - top) / seconds) - 1, 0) for top in tops}
     return sorted(top + n * seconds for top in tops for n in range(counts[top], layers + 1) if top + n * seconds >= least * (1 - 1e-12))
 
 
 def _even(layers: int, limits: Sequence[int]) -> tuple[int, ...]:
-    """Fill stages level by level up to their limits; where the last level is not full, the outer stages go without."""
     low, high = 0, max(limits)
     while low < high:
         level = (low + high) // 2

@@ -1,8 +1,4 @@
-"""The time of one training step under a plan, and where it goes: the critical path of the slowest stage.
-
-Order of the axes, innermost first: tp, cp, dp_shard, dp_replicate, pp (Megatron-LM's tp-cp-dp-pp; torchtitan's mesh read backwards).
-"""
-
+# helpers/trainwright/cost/step.py without its comments
 from __future__ import annotations
 
 import math
@@ -20,7 +16,7 @@ from trainwright.cost.split import equal
 from trainwright.errors import UserError
 from trainwright.parallel import Plan, PlanError
 
-ASYNC_TP_HIDDEN = 0.6  # of the tensor-parallel traffic, where products and transfers are cut into pieces that overlap
+ASYNC_TP_HIDDEN = 0.6
 PARTS = (
     "products",
     "attention",
@@ -41,7 +37,6 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Seconds of one layer and one microbatch, communication on the critical path included."""
 
     forward: float
     backward: float
@@ -52,7 +47,6 @@ class Pass:
         return self.forward + self.backward
 
     def times(self, factor: float) -> Pass:
-        """The same, longer by a factor."""
         if factor == 1.0:
             return self
         return Pass(self.forward * factor, self.backward * factor, {name: value * factor for name, value in self.parts.items()})
@@ -60,7 +54,6 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step, by part; `stages` are those of one microbatch."""
 
     seconds: float
     parts: dict[str, float]
@@ -70,7 +63,6 @@ class StepTime:
 
     @property
     def bubble(self) -> float:
-        """The share of the step in which the slowest stage waits."""
         return self.parts["bubble"] / self.seconds
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +76,6 @@ class StepTime:
 
 
 class StepModel:
-    """Step times of one model on one machine at one sequence length and global batch; layer times are kept and shared by plans."""
 
     def __init__(self, network: Network, machine: Machine, seq_len: int, global_batch: int, constants: Constants | None = None) -> None:
         if not network.order:
@@ -97,18 +88,15 @@ class StepModel:
         self.constants = constants or Constants()
         self.compute = Compute(machine.device, self.constants)
         self.links = Links(machine, self.constants)
-        self.measured: dict[tuple[int, int], float] = {}  # time of a stage over ours, by micro batch and tp
+        self.measured: dict[tuple[int, int], float] = {}
         self._passes: dict[Any, Pass] = {}
 
-    # --- one layer
 
     def tokens(self, plan: Plan, layer: Layer | None = None) -> float:
-        """Of one microbatch on one device, before tensor parallelism."""
         each = self.seq_len if layer is None or layer.tokens is None else layer.tokens
         return plan.micro_batch * each / plan.cp
 
     def layer_pass(self, kind: int, plan: Plan) -> Pass:
-        """Forward and backward of one layer of a kind, with what of its communication is not hidden."""
         key = (kind, *_features(plan))
         found = self._passes.get(key)
         if found is None:
@@ -116,11 +104,9 @@ class StepModel:
         return found
 
     def forget(self) -> None:
-        """Drop the layer times that are kept: after `measured` was set."""
         self._passes.clear()
 
     def factor(self, plan: Plan) -> float:
-        """What measured stages say about ours: of this micro batch and tp, else of all, else 1."""
         if not self.measured:
             return 1.0
         mean = math.exp(math.fsum(map(math.log, self.measured.values())) / len(self.measured))
@@ -151,14 +137,12 @@ class StepModel:
         return Pass(forward + hidden[0], backward + hidden[1], parts)
 
     def _tp(self, layer: Layer, tokens: float, plan: Plan) -> float:
-        """Two all-reduces (or gathers and scatters of as many bytes) of the stream."""
         if plan.tp == 1:
             return 0.0
         whole = 2 * self.links.time("all_reduce", tokens * layer.width * 2, plan.tp, 1)
         return whole * (1 - ASYNC_TP_HIDDEN if plan.async_tp else 1)
 
     def _cp(self, layer: Layer, tokens: float, plan: Plan, attention: float) -> tuple[float, float]:
-        """What attention over a cut sequence adds to forward and backward."""
         if plan.cp == 1:
             return 0.0, 0.0
         if plan.context == "ulysses":
@@ -172,14 +156,12 @@ class StepModel:
         return forward, max(2 * ring - 2.5 * attention, 0.0) + slow * min(2 * ring, 2.5 * attention)
 
     def _ep(self, layer: Layer, tokens: float, plan: Plan) -> float:
-        """Tokens to their experts and back."""
         if plan.ep == 1 or not layer.experts:
             return 0.0
         moved = tokens * layer.per_token * layer.width * 2 / (plan.tp if plan.sequence_parallel else 1)
         return 2 * self.links.time("all_to_all", moved, plan.ep, 1 if plan.ep > plan.cp * plan.dp_shard else plan.tp)
 
     def _fsdp(self, layer: Layer, plan: Plan, forward: float, backward: float) -> tuple[float, float]:
-        """What gathering and scattering one layer's weights adds to its forward and backward."""
         if not plan.fully_sharded or plan.pp > 1:
             return 0.0, 0.0
         weights = layer.local_parameters(plan.tp, plan.ep)
@@ -198,10 +180,8 @@ class StepModel:
     def _exposed(self, communication: float, compute: float) -> float:
         return max(communication - compute, 0.0) + self.constants.overlap_cost * min(communication, compute)
 
-    # --- one step
 
     def split(self, plan: Plan) -> tuple[int, ...]:
-        """Layers of each chunk: the plan's, else as equal as it goes with the head weighed as the layers that it costs."""
         if plan.layer_split is not None:
             if sum(plan.layer_split) != self.network.num_layers:
                 raise UserError(f"layer_split places {sum(plan.layer_split)} layers; {self.network.name} has {self.network.num_layers}")
@@ -213,7 +193,6 @@ class StepModel:
         return equal(self.network.num_layers, plan.chunks)
 
     def chunks(self, plan: Plan, split: Sequence[int]) -> list[tuple[int, ...]]:
-        """How many layers of each kind each chunk holds."""
         found, at = [], 0
         for size in split:
             found.append(self.network.counts(at, at + size))
@@ -221,7 +200,6 @@ class StepModel:
         return found
 
     def head(self, plan: Plan) -> Pass:
-        """Head and loss of one microbatch; the table is a lookup."""
         key = ("head", plan.loss, *_features(plan))
         found = self._passes.get(key)
         if found is None:
@@ -239,7 +217,6 @@ class StepModel:
         return Pass(forward + sync + hidden[0], backward + sync + hidden[1], parts)
 
     def stage_seconds(self, plan: Plan, split: Sequence[int]) -> list[float]:
-        """Forward and backward of one microbatch on each stage, transfers apart."""
         found = [0.0] * plan.pp
         for number, chunk in enumerate(self.chunks(plan, split)):
             found[plan.stage_of(number)] += sum(count * self.layer_pass(kind, plan).both for kind, count in enumerate(chunk) if count)
@@ -247,11 +224,9 @@ class StepModel:
         return found
 
     def seconds(self, plan: Plan, split: Sequence[int]) -> float:
-        """Only the seconds of `step`: what a search compares."""
         return self._total(plan, self.stage_seconds(plan, split), plan.microbatches(self.global_batch))[0]
 
     def _total(self, plan: Plan, stages: list[float], microbatches: int) -> tuple[float, float, list[float], tuple[float, float]]:
-        """The step's seconds, those of the microbatches, each stage's with what of its transfers shows, and (sync, optimizer)."""
         sending = 2 * self.transfer(plan) if plan.pp > 1 else 0.0
         shown = self.constants.overlap_cost * sending * plan.virtual_stages
         exposed = [seconds + shown for seconds in stages]
@@ -260,7 +235,6 @@ class StepModel:
         return (work + sum(after)) * self.machine.slowest * self.jitter(plan), work, exposed, after
 
     def step(self, plan: Plan) -> StepTime:
-        """The step under `plan`; raises PlanError where the batch does not divide, UserError where devices do not match."""
         if plan.world_size != self.machine.devices:
             raise UserError(f"the plan needs {plan.world_size} devices, the machine has {self.machine.devices}")
         microbatches, split = plan.microbatches(self.global_batch), self.split(plan)
@@ -275,7 +249,6 @@ class StepModel:
         return StepTime(total, parts, tuple(exposed), microbatches, split)
 
     def _stage_parts(self, plan: Plan, split: Sequence[int], stage: int) -> dict[str, float]:
-        """One microbatch on one stage, by part."""
         parts: dict[str, float] = {}
         for chunk in self.chunks(plan, split)[stage :: plan.pp]:
             for kind, count in enumerate(chunk):
@@ -286,22 +259,19 @@ class StepModel:
         return parts
 
     def jitter(self, plan: Plan) -> float:
-        """What waiting for the slowest rank at every layer costs, as a factor: only where weights are gathered do all meet so often."""
         nodes = self.machine.devices / self.machine.node
         if not plan.fully_sharded or plan.pp > 1 or nodes <= 1:
             return 1.0
         return 1 + self.constants.jitter * math.log2(nodes)
 
     def transfer(self, plan: Plan) -> float:
-        """Seconds of one microbatch's activations from a stage to the next."""
         if plan.pp == 1:
             return 0.0
         layer = self.network.kinds[self.network.order[-1]]
-        moved = self.tokens(plan, layer) * layer.width * 2 / plan.tp  # each rank sends its part: scatter and gather, or sequence parallel
+        moved = self.tokens(plan, layer) * layer.width * 2 / plan.tp
         return self.links.send(moved, plan.tp * plan.cp * plan.dp)
 
     def stage_weights(self, plan: Plan, stage: int, split: Sequence[int]) -> float:
-        """Weights on one device of a stage before any sharding of states, table and head included."""
         ends, kinds = self.network.ends, self.network.kinds
         if len(kinds) == 1:
             found = sum(split[stage :: plan.pp]) * kinds[0].local_parameters(plan.tp, plan.ep)
@@ -311,11 +281,6 @@ class StepModel:
         return found + (ends.first(plan.tp) if stage == 0 else 0) + (ends.last(plan.tp, plan.pp > 1) if stage == plan.pp - 1 else 0)
 
     def after(self, plan: Plan) -> tuple[float, float]:
-        """Gradients and update of the first stage, whose backward is the last to end; the others' are done by then.
-
-        With an equal share of the layers, whatever the split: so the slowest stage alone decides between splits, and the best is exact.
-        Without a pipeline the last backward hides what it can of the gradients'.
-        """
         network = self.network
         counts = network.counts(0, network.num_layers)
         weights = sum(n * kind.local_parameters(plan.tp, plan.ep) for n, kind in zip(counts, network.kinds, strict=True)) / plan.pp
@@ -327,12 +292,10 @@ class StepModel:
         return sync, self.compute.optimizer(weights / shards)
 
     def _backward(self, plan: Plan) -> float:
-        """The last backward where there is one stage."""
         counts = self.network.counts(0, self.network.num_layers)
         return sum(n * self.layer_pass(kind, plan).backward for kind, n in enumerate(counts)) + self.head(plan).backward
 
     def _sync(self, plan: Plan, weights: float, shards: int) -> float:
-        """Reducing gradients over data-parallel ranks, and gathering what each updated."""
         links, size = self.links, plan.dp * plan.cp
         if plan.zero_stage == 0:
             return links.time("all_reduce", weights * plan.gradient_bytes, size, plan.tp)
@@ -349,7 +312,6 @@ def _add(into: dict[str, float], parts: dict[str, float], times: float) -> None:
 
 
 def _features(plan: Plan) -> tuple[Any, ...]:
-    """What of a plan the time of one layer depends on."""
     sharded = (plan.dp_shard, plan.pp == 1, plan.reshard_after_forward, plan.one_rail, plan.gradient_bytes) if plan.zero_stage == 3 else ()
     batch = (plan.micro_batch, plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.precision)
     return (*batch, plan.recompute, plan.activation_budget, plan.async_tp, plan.compiled, plan.flash_attention, plan.context, sharded)

@@ -1,8 +1,4 @@
-"""A plan as an Accelerate config file with FSDP2 and a ParallelismConfig, and such a file read back.
-
-Keys: accelerate 1.15.0 (commands/launch.py, parallelism_config.py). Batch and sequence are the training script's: a comment says them.
-"""
-
+# helpers/trainwright/emit/accelerate_plan.py without its comments
 from __future__ import annotations
 
 import re
@@ -22,7 +18,6 @@ _PREFIX = "parallelism_config_"
 
 
 def write(job: Planned) -> str:
-    """The YAML text; raises NotExpressibleError."""
     job = job.normal()
     _expressible(job)
     plan = job.plan
@@ -43,7 +38,6 @@ def write(job: Planned) -> str:
 
 
 def adapt(plan: Plan, model: ModelSpec | None) -> Plan:
-    """FSDP2 reduces in the type that it computes in; a compiled loss comes with a compiled model; a tp_plan cuts no sequence."""
     return replace(plan, sequence_parallel=False, gradient_bytes=_reduced(plan), compiled=plan.loss == "compiled")
 
 
@@ -97,7 +91,6 @@ def _axes(plan: Plan) -> list[str]:
 
 
 def read(text: str) -> Planned:
-    """The job that `write` wrote; raises UserError for other text."""
     value = parse(text, "accelerate.yaml", "yaml").value
     said = dict(re.findall(r"(\w+)=(\d+)", next((line for line in text.splitlines() if line.startswith(_SCRIPT)), "")))
     try:

@@ -1,5 +1,4 @@
-"""The backends that a plan can be written for, by the word of `plan emit`; each writes a file, and reads it back as the same plan."""
-
+# helpers/trainwright/emit/backends.py without its comments
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,10 +20,6 @@ def _as_it_is(plan: Plan, model: ModelSpec | None) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One way to write a plan: its title with a version, the usual name of its file, writer and reader.
-
-    `adapt` gives a plan with the fields that the backend leaves no choice in (types of gradients, who places layers) as it has them.
-    """
 
     title: str
     file: str
@@ -47,14 +42,12 @@ BACKENDS: dict[str, Backend] = {
 
 
 def backend(name: str) -> Backend:
-    """The backend of that name; raises UserError."""
     if name not in BACKENDS:
         raise UserError(f"there is no backend {name[:60]!r}; known are {', '.join(BACKENDS)}")
     return BACKENDS[name]
 
 
 def emit(name: str, job: Planned) -> str:
-    """The text for a backend, read back once: raises NotExpressibleError, and a fault of ours where it does not say the same plan."""
     one = backend(name)
     text = one.write(job)
     if one.read(text) != job.normal():
@@ -63,7 +56,6 @@ def emit(name: str, job: Planned) -> str:
 
 
 def expressible(name: str, job: Planned) -> tuple[str, ...]:
-    """Why the backend cannot express the job; () where it can."""
     try:
         backend(name).write(job)
     except NotExpressibleError as problem:
@@ -72,5 +64,4 @@ def expressible(name: str, job: Planned) -> tuple[str, ...]:
 
 
 def adapted(name: str, job: Planned) -> Planned:
-    """The job as the backend would run it where it leaves no choice."""
     return replace(job, plan=backend(name).adapt(job.plan, job.model))

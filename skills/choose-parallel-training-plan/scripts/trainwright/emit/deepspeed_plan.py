@@ -1,8 +1,4 @@
-"""A plan as a DeepSpeed JSON, and such a file read back. Keys: deepspeed 0.19.8 (runtime/config.py, runtime/zero/config.py).
-
-train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x world / (tp x sequence parallel).
-"""
-
+# helpers/trainwright/emit/deepspeed_plan.py without its comments
 from __future__ import annotations
 
 import json
@@ -16,11 +12,10 @@ from trainwright.parallel import Plan
 
 NAME = "DeepSpeed"
 VERSION = "deepspeed 0.19"
-_NOTE = "x_plan"  # DeepSpeed passes over keys that it does not know: what only the script and the launcher decide is said under this one
+_NOTE = "x_plan"
 
 
 def write(job: Planned) -> str:
-    """The JSON text; raises NotExpressibleError."""
     job = job.normal()
     _expressible(job)
     plan = job.plan
@@ -39,7 +34,7 @@ def write(job: Planned) -> str:
         value["tensor_parallel"] = {"autotp_size": plan.tp}
     if plan.cp > 1:
         value["sequence_parallel_size"] = plan.cp
-    if plan.recompute == "full":  # read by deepspeed.checkpointing, which the script calls
+    if plan.recompute == "full":
         value["activation_checkpointing"] = {"partition_activations": False, "number_checkpoints": job.layers}
     return json.dumps(value, indent=2) + "\n"
 
@@ -62,14 +57,12 @@ def _accumulated(plan: Plan) -> str:
 
 
 def _reduced(plan: Plan) -> int | None:
-    """Bytes in which gradients are reduced where no key decides it; None: one does."""
     if plan.precision == "fp32":
         return 4
     return None if plan.zero_stage == 1 and plan.precision == "bf16" and plan.offload == "none" else 2
 
 
 def adapt(plan: Plan, model: ModelSpec | None) -> Plan:
-    """Gradients in the only type that there is, no sequence cut by AutoTP, and contexts cut by heads."""
     return replace(plan, sequence_parallel=False, gradient_bytes=_reduced(plan) or plan.gradient_bytes, context="ulysses")
 
 
@@ -103,7 +96,6 @@ def _expressible(job: Planned) -> None:
 
 
 def read(text: str) -> Planned:
-    """The job that `write` wrote; raises UserError for other text."""
     value = parse(text, "deepspeed.json", "json").value
     try:
         note = value[_NOTE]
@@ -131,7 +123,7 @@ def _plan(value: dict[str, Any], world: int) -> Plan:
         recompute="full" if "activation_checkpointing" in value else "none",
         zero_stage=stage,
         offload="optimizer" if "offload_optimizer" in zero else "none",
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
         gradient_bytes=4 if wide else 2,
         overlap_gradients=zero.get("overlap_comm", True),
         context="ulysses" if cp > 1 else "ring",

@@ -1,9 +1,4 @@
-"""A plan as a Python module over DeviceMesh and DTensor, and its constants read back.
-
-torch 2.6 or newer: init_device_mesh, parallelize_module, fully_shard, torch.distributed.pipelining. The code beneath the constants is the
-same for every plan (dtensor_code.py); it fits decoders with the module names of Llama in Transformers.
-"""
-
+# helpers/trainwright/emit/dtensor.py without its comments
 from __future__ import annotations
 
 from typing import Any
@@ -32,7 +27,6 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 
 def write(job: Planned) -> str:
-    """The text of the module; raises NotExpressibleError."""
     job = job.normal()
     _expressible(job)
     values = "\n".join(f"{name} = {value!r}" for name, value in _constants(job).items())
@@ -101,7 +95,6 @@ def _like_llama(model: ModelSpec) -> bool:
 
 
 def read(text: str) -> Planned:
-    """The job whose constants a module holds; raises UserError for other text."""
     try:
         value = constants(text)
         plan = Plan(

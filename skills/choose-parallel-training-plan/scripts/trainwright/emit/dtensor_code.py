@@ -1,5 +1,4 @@
-"""The code beneath the constants of an emitted module (dtensor.py): text here, Python in the file that is written."""
-
+# helpers/trainwright/emit/dtensor_code.py without its comments
 from __future__ import annotations
 
 CODE = r'''SIZES = {"pp": PP, "dp_replicate": DP_REPLICATE, "dp_shard": DP_SHARD, "cp": CP, "tp": TP}

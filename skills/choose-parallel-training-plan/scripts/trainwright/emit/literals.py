@@ -1,5 +1,4 @@
-"""Plain values of a Python file, read from its syntax tree; nothing of the file is ever run."""
-
+# helpers/trainwright/emit/literals.py without its comments
 from __future__ import annotations
 
 import ast
@@ -7,7 +6,6 @@ from typing import Any
 
 
 def constants(text: str) -> dict[str, Any]:
-    """Every `NAME = plain value` at the top of a module; raises SyntaxError where it is no Python."""
     found: dict[str, Any] = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -19,7 +17,6 @@ def constants(text: str) -> dict[str, Any]:
 
 
 def calls(text: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every `name = Class(keyword=plain value, ...)` or `Class.Config(...)`: the class and its keywords; raises as `constants`."""
     found = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):

@@ -1,9 +1,4 @@
-"""A plan as flags of Megatron-LM's pretrain scripts, and such flags read back.
-
-Flags: megatron/training/arguments.py (2026); the layout string: megatron/core/transformer/pipeline_parallel_layer_layout.py
-(E embedding, t decoder layer, L loss, | between chunks, x*n and (x)*n repeat; chunks go around the stages).
-"""
-
+# helpers/trainwright/emit/megatron.py without its comments
 from __future__ import annotations
 
 import re
@@ -23,7 +18,6 @@ _SHARDINGS = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def write(job: Planned) -> str:
-    """The flags, one a line, for a shell's continuation; raises NotExpressibleError."""
     job = job.normal()
     _expressible(job)
     flags = [*_sizes(job), *_sharding(job.plan), *_compute(job.plan)]
@@ -111,18 +105,13 @@ def _compute(plan: Plan) -> Iterator[tuple[Any, ...]]:
         yield "recompute-num-layers", 1
 
 
-# --- layouts --------------------------------------------------------------------------------------------------------
-
-
 def layout(split: Sequence[int]) -> str:
-    """The layout string of layers per chunk: (24, 24) is "Et*24|t*24L"."""
     last = len(split) - 1
     chunks = [f"{'E' * (i == 0)}{_layers(n)}{'L' * (i == last)}" for i, n in enumerate(split)]
     found, at = [], 0
     for chunk, same in groupby(chunks):
         times = len(list(same))
         at += times
-        # A repeat takes the bar behind each chunk into its brackets, so the last chunk stays outside.
         found.append(f"({chunk}|)*{times}" if times > 1 and at <= last else "|".join([chunk] * times) + "|" * (at <= last))
     return "".join(found)
 
@@ -132,7 +121,6 @@ def _layers(count: int) -> str:
 
 
 def layers_of(text: str) -> tuple[int, ...]:
-    """Layers per chunk of a layout string; raises UserError for what Megatron-LM would not take."""
     text = text.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d{1,5})", r"(.)\*(\d{1,5})"):
         if sum(len(inside) * int(times) for inside, times in re.findall(pattern, text)) > _MAX_LAYOUT:
@@ -143,11 +131,7 @@ def layers_of(text: str) -> tuple[int, ...]:
     return tuple(chunk.count("t") for chunk in text.split("|"))
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
 def read(text: str) -> Planned:
-    """The job that `write` wrote; raises UserError for other text."""
     flags = _flags(text)
     world = re.search(r"starts (\d+) ranks", text)
     try:
@@ -171,7 +155,7 @@ def read(text: str) -> Planned:
         virtual_stages=virtual,
         micro_batch=sizes["micro-batch-size"],
         schedule="none" if pp == 1 else "interleaved" if virtual > 1 else "1f1b",
-        recompute=flags.get("recompute-granularity", "none"),  # type: ignore[arg-type]
+        recompute=flags.get("recompute-granularity", "none"),
         zero_stage=stage,
         offload="optimizer" if "optimizer-cpu-offload" in flags else "none",
         loss="compiled" if "cross-entropy-loss-fusion" in flags else "eager",
@@ -194,7 +178,6 @@ def _stage(flags: dict[str, str]) -> int:
 
 
 def _flags(text: str) -> dict[str, str]:
-    """Names without dashes and their values ("" for a switch)."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as problem:

@@ -1,9 +1,4 @@
-"""A plan as the parts of a nanotron YAML that hold one, and such a file read back.
-
-Keys: nanotron/config/parallelism_config.py and config.py (2025). nanotron spreads blocks over stages by a rule of its own
-(models/base.py): only a plan with that very split can be written.
-"""
-
+# helpers/trainwright/emit/nanotron.py without its comments
 from __future__ import annotations
 
 import re
@@ -24,16 +19,12 @@ _SPLIT = "# nanotron itself spreads the layers over the stages as: "
 
 
 def own_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """Layers per stage by nanotron's rule: a block goes to the first stage whose share of all cost its predecessors have not passed.
-
-    Costs are weights that multiply (attention with as many key and value heads as queries, three matrices of the MLP, the head).
-    """
     h = model.hidden_size
-    costs = [0]  # the table
+    costs = [0]
     for block in model.blocks:
         inner = getattr(block.mlp, "size", 0)
         costs.append(4 * block.attention.num_heads * block.attention.head_dim * h + 3 * inner * h)
-    costs.append(0)  # the last norm
+    costs.append(0)
     total = sum(costs) + model.vocab_size * h
     found, at, passed = [0] * pp, 0, 0
     for number, cost in enumerate(costs):
@@ -45,14 +36,12 @@ def own_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
 
 
 def adapt(plan: Plan, model: ModelSpec | None) -> Plan:
-    """The layers of a pipeline where nanotron puts them."""
     if model is None or plan.pp == 1 or plan.virtual_stages > 1:
         return plan
     return replace(plan, layer_split=own_split(model, plan.pp))
 
 
 def write(job: Planned) -> str:
-    """The YAML text; raises NotExpressibleError."""
     job = job.normal()
     _expressible(job)
     plan = job.plan
@@ -120,7 +109,6 @@ def _expressible(job: Planned) -> None:
 
 
 def read(text: str) -> Planned:
-    """The job that `write` wrote; raises UserError for other text."""
     value = parse(text, "nanotron.yaml", "yaml").value
     try:
         axes, tokens, optimizer = value["parallelism"], value["tokens"], value["optimizer"]

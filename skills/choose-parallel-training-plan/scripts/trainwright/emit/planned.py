@@ -1,5 +1,4 @@
-"""A plan with the facts of its job that backends write down, the plan in its one normal form, and the refusal of what they cannot say."""
-
+# helpers/trainwright/emit/planned.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,7 +11,6 @@ from trainwright.parallel import Plan, PlanError
 
 
 class NotExpressibleError(UserError):
-    """A plan that a backend has no words for; `reasons` are short and alike for plans that fail alike."""
 
     def __init__(self, backend: str, reasons: list[str]) -> None:
         super().__init__(f"{backend} cannot express this plan: {'; '.join(reasons)}")
@@ -21,10 +19,6 @@ class NotExpressibleError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a file of a backend says: the plan, sequences of a step, tokens of a sequence, layers of the model.
-
-    `model` helps to write (names of classes, widths) and is no part of what is read back.
-    """
 
     plan: Plan
     global_batch: int
@@ -34,14 +28,9 @@ class Planned:
 
     @property
     def microbatches(self) -> int:
-        """Passes of one data-parallel rank in a step."""
         return self.plan.microbatches(self.global_batch)
 
     def normal(self) -> Planned:
-        """The same job with what has one meaning said in one way: the split of a pipeline is spelled out, idle fields are at their default.
-
-        Raises PlanError where the layers do not go into the split.
-        """
         plan = self.plan
         split = plan.layer_split if plan.layer_split is not None or plan.pp == 1 else equal(self.layers, plan.chunks)
         if split is not None and sum(split) != self.layers:
@@ -57,20 +46,17 @@ class Planned:
         }
         if plan.zero_stage == 0:
             idle |= {"dp_replicate": plan.dp, "dp_shard": 1}
-        return replace(self, plan=replace(plan, **idle))  # type: ignore[arg-type]
+        return replace(self, plan=replace(plan, **idle))
 
 
 def refuse(backend: str, problems: Iterable[tuple[bool, str]]) -> None:
-    """Raise NotExpressibleError with every problem that holds."""
     if reasons := [reason for holds, reason in problems if holds]:
         raise NotExpressibleError(backend, reasons)
 
 
 def never(plan: Plan) -> list[tuple[bool, str]]:
-    """What only describes old stacks and no backend of today has a switch for."""
     return [(plan.one_rail, "gathering over one link of the network a rank (one_rail)")]
 
 
 def unread(backend: str, what: str) -> UserError:
-    """The error of a file that is not one of this backend's."""
     return UserError(f"{what[:200]}: this is no file that a plan was written to for {backend}")

@@ -1,9 +1,4 @@
-"""A plan as torchtitan's configuration, in either of its generations, and such a file read back.
-
-toml: the [sections] of 2024 and 2025 (torchtitan/config/job_config.py); python: keyword-only dataclasses of 2026 (torchtitan/config/
-training.py, parallelism.py, compile.py and distributed/activation_checkpoint.py), batches in tokens there and in sequences before.
-"""
-
+# helpers/trainwright/emit/torchtitan.py without its comments
 from __future__ import annotations
 
 import json
@@ -25,14 +20,12 @@ _AC = {"full": "FullAC", "selective_op": "SelectiveAC", "budget": "MemoryBudgetA
 
 
 def write(job: Planned, generation: Generation = "toml") -> str:
-    """The text of the configuration; raises NotExpressibleError."""
     job = job.normal()
     _expressible(job, generation)
     return _toml(job) if generation == "toml" else _python(job)
 
 
 def adapt(plan: Plan, model: ModelSpec | None) -> Plan:
-    """The TOML generation cuts the stream along the sequence wherever there is tensor parallelism."""
     return replace(plan, sequence_parallel=plan.tp > 1)
 
 
@@ -64,7 +57,6 @@ def _expressible(job: Planned, generation: Generation) -> None:
 
 
 def parts(split: tuple[int, ...]) -> list[list[str]]:
-    """Names of the modules of each chunk."""
     found, at = [], 0
     for number, size in enumerate(split):
         first = ["tok_embeddings"] if number == 0 else []
@@ -79,7 +71,6 @@ def _split(modules: list[list[str]]) -> tuple[int, ...]:
 
 
 def _parallelism(job: Planned) -> dict[str, Any]:
-    """The fields that both generations share."""
     plan = job.plan
     fields: dict[str, Any] = {
         "data_parallel_replicate_degree": plan.dp_replicate,
@@ -94,9 +85,6 @@ def _parallelism(job: Planned) -> dict[str, Any]:
         fields["pipeline_parallel_schedule"] = _SCHEDULES[plan.schedule]
         fields["module_fqns_per_model_part"] = parts(plan.layer_split)
     return fields
-
-
-# --- TOML -----------------------------------------------------------------------------------------------------------
 
 
 def _toml(job: Planned) -> str:
@@ -188,14 +176,10 @@ def _plan(axes: dict[str, Any], components: list[str], **rest: Any) -> Plan:
 
 
 def _layers(text: str, plan: Plan) -> int:
-    """From the split, else from the comment on top: neither generation has a field for it beside the model's name."""
     if plan.layer_split is not None:
         return sum(plan.layer_split)
     line = next((line for line in text.splitlines() if " layers; " in line), "")
     return int(line.strip("# ").split()[0])
-
-
-# --- Python ---------------------------------------------------------------------------------------------------------
 
 
 def _python(job: Planned) -> str:
@@ -259,7 +243,6 @@ def _read_python(text: str) -> Planned:
 
 
 def read(text: str) -> Planned:
-    """The job that `write` wrote, of either generation; raises UserError for other text."""
     try:
         return _read_python(text) if "TrainingConfig(" in text else _read_toml(text)
     except (KeyError, TypeError, ValueError, SyntaxError, StopIteration, RecursionError) as problem:

@@ -1,8 +1,4 @@
-"""Llama and its kin: q, k, v, o and a gated MLP, with RMSNorm (OLMo's first: LayerNorm without weights).
-
-One reader per family. A new one is a function here and its row in READERS; its defaults stand in defaults.json.
-"""
-
+# helpers/trainwright/families/llama.py without its comments
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,7 +9,6 @@ from trainwright.parts import POST, PRE, SANDWICH, Block, Decoder, Embedding, He
 
 
 def mlp(f: Fields, activation: str = "hidden_act", bias: bool = False, fused: bool = False) -> Mlp:
-    """The gated MLP; activation: the field that names it."""
     return Mlp(f.size("intermediate_size"), bias=bias, activation=f.activation(activation), fused=fused)
 
 
@@ -47,7 +42,6 @@ def qwen3(f: Fields) -> Decoder:
 
 
 def qwen_runs(f: Fields, block: Block) -> tuple[Run, ...]:
-    """Full attention below max_window_layers and a window from there on, where use_sliding_window asks for it."""
     if not f.flag("use_sliding_window"):
         return uniform(f, block)
     window, first = f.optional_size("sliding_window"), f.size_or("max_window_layers", 0, least=0)
@@ -58,8 +52,8 @@ def gemma(f: Fields) -> Decoder:
     width, bias = f.size("hidden_size"), f.flag("attention_bias")
     heads = attention(f, width, qkv_bias=bias, out_bias=bias, rotary=rotary(f))
     inner = mlp(f)
-    inner = replace(inner, activation="gelu_pytorch_tanh") if inner.activation == "gelu" else inner  # as Transformers reads old files
-    return decoder(f, "GemmaDecoderLayer", uniform(f, Block(width, heads, inner, rms(f))), embedding=scaled(f, width))
+    inner = replace(inner, activation="gelu_pytorch_tanh") if inner.activation == "gelu" else inner
+    return decoder(f, "GemmaDecoderLayer", uniform(f, Block(width, heads, inner, shifted(f))), embedding=scaled(f, width))
 
 
 def gemma2(f: Fields) -> Decoder:
@@ -70,7 +64,6 @@ def gemma2(f: Fields) -> Decoder:
 
 
 def gemma3(f: Fields) -> Decoder:
-    """Every sixth layer sees all; the others have a window and a shorter rotary base of their own."""
     block = gemma_block(f)
     softcap, local = f.optional_number("attn_logit_softcapping"), rotary(f, "sliding_attention", "rope_local_base_freq")
     full = attending(block, qk_norm=block.norm, softcap=softcap, rotary=rotary(f, "full_attention"))
@@ -81,10 +74,13 @@ def gemma3(f: Fields) -> Decoder:
 
 
 def gemma_block(f: Fields) -> Block:
-    """What Gemma 2 and 3 share: four norms, and scores scaled by query_pre_attn_scalar."""
     width, bias = f.size("hidden_size"), f.flag("attention_bias")
     heads = attention(f, width, qkv_bias=bias, out_bias=bias, scale=f.number("query_pre_attn_scalar") ** -0.5)
-    return Block(width, heads, mlp(f, "hidden_activation"), rms(f), SANDWICH)
+    return Block(width, heads, mlp(f, "hidden_activation"), shifted(f), SANDWICH)
+
+
+def shifted(f: Fields) -> Norm:
+    return replace(rms(f), shifted=True)
 
 
 def scaled(f: Fields, width: int) -> Embedding:
@@ -101,13 +97,11 @@ def olmo(f: Fields) -> Decoder:
 
 
 def olmo2(f: Fields) -> Decoder:
-    """Norms after attention and MLP, and over all heads of q and of k at once."""
     block = olmo_block(f, rms(f), POST)
     return decoder(f, "Olmo2DecoderLayer", uniform(f, attending(block, qk_norm=block.norm, qk_norm_per_head=False, rotary=rotary(f))))
 
 
 def olmo3(f: Fields) -> Decoder:
-    """OLMo 2 with a window in three layers of four."""
     block = olmo_block(f, rms(f), POST)
     full = attending(block, qk_norm=block.norm, qk_norm_per_head=False, rotary=rotary(f, "full_attention"))
     narrow = attending(full, rotary=rotary(f, "sliding_attention"), window=f.optional_size("sliding_window"))
@@ -121,7 +115,6 @@ def olmo_block(f: Fields, norm: Norm, places: tuple[Place, ...]) -> Block:
 
 
 def phi3(f: Fields) -> Decoder:
-    """q, k, v are one matrix, gate and up another; Phi-4 is of this family too."""
     width = f.size("hidden_size")
     heads = attention(f, width, fused=True, rotary=rotary(f), window=f.optional_size("sliding_window"))
     return decoder(f, "Phi3DecoderLayer", uniform(f, Block(width, heads, mlp(f, fused=True), rms(f))))

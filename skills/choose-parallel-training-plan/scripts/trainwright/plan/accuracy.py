@@ -1,5 +1,4 @@
-"""The table of docs/plan-accuracy.md: what `plan score` found, as Markdown."""
-
+# helpers/trainwright/plan/accuracy.py without its comments
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +11,6 @@ TITLES = {
 
 
 def markdown(data: dict[str, Any], command: str) -> str:
-    """The page, the command that made it first."""
     lines = ["# How far the plan model is from measured runs", "", f"Made by `{command}`.", "Errors are |predicted / measured - 1|.", ""]
     for name, group in data["errors"].items():
         for kind, found in group.items():

@@ -1,5 +1,4 @@
-"""What search and compare say: plans with their ledgers, the decision, the figures that they rest on."""
-
+# helpers/trainwright/plan/answer.py without its comments
 from __future__ import annotations
 
 from dataclasses import fields, replace
@@ -18,7 +17,6 @@ from trainwright.units import format_bytes, format_seconds
 
 
 def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
-    """One plan with its ledgers of time and memory; the step time is None on a device that was never profiled."""
     step = given.steps.step(plan)
     stages = given.footprint.stages(plan, step.split)
     peak = max(stages, key=lambda stage: stage.total)
@@ -27,7 +25,7 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
     host = given.footprint.host_bytes(
         replace(plan, layer_split=step.split) if plan.pp > 1 else plan, min(given.job.node, given.job.devices)
     )
-    tag = "calibrated" if given.measured else given.fit.tag  # measured stages are a part of a step, not a measured step
+    tag = "calibrated" if given.measured else given.fit.tag
     memory_half = CALIBRATED_MEMORY if given.fit.memory_rows else SHIPPED_MEMORY
     return {
         "plan": replace(plan, layer_split=step.split if plan.pp > 1 else plan.layer_split).to_json(),
@@ -52,7 +50,6 @@ def _rate(given: Inputs, step: StepTime) -> float:
 
 
 def figures(given: Inputs) -> dict[str, Any]:
-    """Every number that the model took from outside, with its kind."""
     device = given.machine.device
     names = ("peak_flops", "matmul_flops", "matmul_flops_fp8", "hbm", "attention", "sustained")
     levels = [
@@ -77,7 +74,6 @@ def _tagged(now: Any, shipped: Any, fitted: dict[str, float]) -> dict[str, Any]:
 
 
 def search_data(given: Inputs, found: Found, steps: int | None = None) -> dict[str, Any]:
-    """`data` of plan search."""
     decided = decide.decision(given, found, steps)
     return {
         "action": "search",
@@ -117,7 +113,6 @@ def job_data(given: Inputs) -> dict[str, Any]:
 
 
 def line(name: str, one: dict[str, Any]) -> str:
-    """One plan for people."""
     time, memory = one["step_time_s"], one["memory_bytes"]
     step = "step time unknown" if time is None else f"{format_seconds(time['value'])} a step ({time['low']:.3g} to {time['high']:.3g} s)"
     split = one["plan"]["layer_split"]
@@ -137,7 +132,6 @@ def _folded(split: list[int]) -> str:
 
 
 def search_text(report: Report, data: dict[str, Any]) -> None:
-    """The lines of plan search."""
     if data["best"] is None:
         report.text.append(f"no plan of {data['space']['size']:,} fits")
     for name in ("best", "fallback"):
@@ -161,12 +155,10 @@ def search_text(report: Report, data: dict[str, Any]) -> None:
 
 
 def ledger(time: dict[str, Any], total: float) -> list[str]:
-    """Where the step goes."""
     shown = [(name, value) for name, value in time["parts"].items() if value > 0.005 * total]
     return ["where the time goes: " + ", ".join(f"{name} {value / total:.0%}" for name, value in shown)]
 
 
 def refuse_nothing_fits(report: Report, given: Inputs, found: Found) -> None:
-    """What to do where no plan fits."""
     if found.best is None:
         report.skip("a plan", f"none fits in {format_bytes(given.capacity)}: more devices, a smaller sequence, or a looser space")

@@ -1,5 +1,4 @@
-"""`trainwright plan search | compare | emit | predict | calibrate | score`."""
-
+# helpers/trainwright/plan/command.py without its comments
 from __future__ import annotations
 
 import argparse
@@ -62,9 +61,6 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-# --- search, compare ------------------------------------------------------------------------------------------------
-
-
 def _search(options: argparse.Namespace, report: Report) -> None:
     given = inputs.read(options, report)
     candidates = [plan_of(text, given) for text in options.plan] or None
@@ -85,7 +81,6 @@ def _search(options: argparse.Namespace, report: Report) -> None:
 
 
 def _steps(options: argparse.Namespace, given: inputs.Inputs) -> int | None:
-    """The length of the run in steps."""
     if options.steps is None and options.tokens is not None:
         return max(int(options.tokens) // (given.job.global_batch * given.job.seq_len), 1)
     found: int | None = options.steps
@@ -93,7 +88,6 @@ def _steps(options: argparse.Namespace, given: inputs.Inputs) -> int | None:
 
 
 def _show(options: argparse.Namespace, given: inputs.Inputs, found: Found, report: Report) -> None:
-    """The page and the timeline, where they are asked for and a plan fits."""
     if found.best is None or not (options.html or options.svg):
         return
     if options.html:
@@ -129,7 +123,6 @@ def _compare(options: argparse.Namespace, report: Report) -> None:
 
 
 def _emit(options: argparse.Namespace, report: Report) -> None:
-    """One plan for a backend; the machine is not asked for, it only has to have the plan's devices."""
     if len(options.plan) != 1 or not options.emit or not options.model or not options.global_batch:
         raise UserError(f"plan emit needs --plan, --emit BACKEND ({', '.join(BACKENDS)}), --model and --global-batch")
     model = load_model(options.model)
@@ -145,14 +138,12 @@ def _emit(options: argparse.Namespace, report: Report) -> None:
 
 
 def plan_of(text: str, given: inputs.Inputs) -> Plan:
-    """The Plan of one --plan; raises UserError for a field that is none or a plan that is not of this job."""
     plan = _fields(text, given.job.precision, given.job.compiled)
     given.steps.step(plan)
     return plan
 
 
 def _fields(text: str, precision: str, compiled: bool) -> Plan:
-    """The Plan of one --plan; what it does not say of precision and compiler is the job's."""
     values = inputs.plan_text(text)
     known = {field.name for field in dataclasses.fields(Plan)}
     if unknown := sorted(set(values) - known - {"dp", "world_size", "name"}):
@@ -165,7 +156,6 @@ def _fields(text: str, precision: str, compiled: bool) -> Plan:
 
 
 def _left(candidates: list[Plan], found: Found) -> list[tuple[int, Plan]]:
-    """The named plans that fit with no split of the layers, with their numbers."""
     kept = {dataclasses.replace(one.plan, layer_split=None) for one in found.fitting}
     return [(i, plan) for i, plan in enumerate(candidates, start=1) if dataclasses.replace(plan, layer_split=None) not in kept]
 
@@ -176,9 +166,6 @@ def _misfits(given: inputs.Inputs, plans: list[tuple[int, Plan]]) -> list[Findin
         needed = given.footprint.peak(plan).total
         found += check_all(Misfit(number, plan.name, format_bytes(round(needed)), format_bytes(round(given.capacity))))
     return found
-
-
-# --- rows -----------------------------------------------------------------------------------------------------------
 
 
 def _rows(options: argparse.Namespace, report: Report) -> tuple[list[str], list[Row]]:
@@ -202,7 +189,7 @@ def _predict(options: argparse.Namespace, report: Report) -> None:
     timed = sum(one.seconds is not None for one in found)
     report.data = {"action": "predict", "fit": fit.to_json(), "rows": [one.to_json() for one in found], "output": None}
     report.text = [f"{len(found)} rows: {timed} with a step time, {sum(one.memory_gib is not None for one in found)} with memory"]
-    if str(options.output).endswith(".csv"):  # the table is what was asked for; the report about it goes to stdout
+    if str(options.output).endswith(".csv"):
         write_text(options.output, table(columns, found))
         report.data["output"], options.output = options.output, "-"
         report.text.append(f"wrote {report.data['output']}")
@@ -229,7 +216,6 @@ def _calibrate(options: argparse.Namespace, report: Report) -> None:
 
 
 def _calibrate_profile(options: argparse.Namespace, report: Report) -> None:
-    """What was measured on a machine in the place of its figures; a fit of runs is kept where --calibration names one."""
     profile = load_mapping(options.file).value
     fit = dataclasses.replace(_fit(options), profile=profile)
     report.data = {
@@ -289,7 +275,6 @@ def _score(options: argparse.Namespace, report: Report) -> None:
 
 
 def _said_command(options: argparse.Namespace) -> str:
-    """The command that makes the table again, files by their names."""
     words = ["trainwright plan score", Path(options.file).name]
     if options.held_out is not None:
         words.append(f"--held-out {options.held_out:g} --splits {options.splits}")

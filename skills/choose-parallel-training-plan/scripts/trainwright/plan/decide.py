@@ -1,5 +1,4 @@
-"""Whether the best plan is worth more than the simple one: the predicted gain against the model's own error, and what would settle it."""
-
+# helpers/trainwright/plan/decide.py without its comments
 from __future__ import annotations
 
 import math
@@ -9,19 +8,14 @@ from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
 from trainwright.plan.search import Found, Priced, kind_of
 
-PAIR_SPREAD = 0.10  # of the ratio of two plans' errors, in logarithms: docs/plan-accuracy.md
-RUN_NOISE = 0.04  # of a measured step, in logarithms: what two runs of one plan differ by at best
-PROBES, PROBE_STEPS, WARM_STEPS, RELAUNCH_S = 2, 20, 5, 300.0  # what it takes to trust a new plan (assumed)
+PAIR_SPREAD = 0.10
+RUN_NOISE = 0.04
+PROBES, PROBE_STEPS, WARM_STEPS, RELAUNCH_S = 2, 20, 5, 300.0
 MOST_PROBES = 3
-TIE, SURE = 0.05, 0.80  # a smaller gain, or a smaller chance of being faster at all, is a tie
+TIE, SURE = 0.05, 0.80
 
 
 def decision(given: Inputs, found: Found, steps: int | None) -> dict[str, Any]:
-    """The best against the fallback: whether the gain is more than the model's own error, and more than it costs to get.
-
-    kind: none (nothing fits), same, unknown (the device was never profiled), tie, short (the run ends before the gain has paid), best.
-    take: the entry to run, "best" or "fallback".
-    """
     best, fallback = found.best, found.fallback
     if best is None or fallback is None:
         return _answer("none", None, steps)
@@ -52,7 +46,6 @@ def _kind(best: Priced, fallback: Priced, gain: float, chance: float, steps: int
 
 
 def _probes(found: Found, best: Priced, fallback: Priced) -> list[dict[str, Any]]:
-    """At most three runs that would split a tie: the two that tie, and the fastest of another kind that may be faster than both."""
     third = next((one for one in found.fitting if kind_of(one.plan) not in (kind_of(best.plan), kind_of(fallback.plan))), None)
     runs = [_probe(fallback.plan, "the simplest plan: what the others have to beat", fallback, best)]
     runs.append(_probe(best.plan, "the predicted best", best, best))
@@ -67,7 +60,6 @@ def _probe(plan: Plan, why: str, one: Priced, best: Priced) -> dict[str, Any]:
 
 
 def said(found: dict[str, Any]) -> list[str]:
-    """The decision for people."""
     kind = found["kind"]
     words = {
         "none": "nothing to decide",
@@ -89,7 +81,6 @@ def said(found: dict[str, Any]) -> list[str]:
 
 
 def planning(given: Inputs, found: Found, decided: dict[str, Any]) -> dict[str, Any]:
-    """What planning costs: no device is held for it; probes hold all of them."""
     fallback = found.fallback.seconds if found.fallback else 0.0
     runs = len(decided["probes"])
     seconds = runs * (RELAUNCH_S + PROBE_STEPS * fallback)

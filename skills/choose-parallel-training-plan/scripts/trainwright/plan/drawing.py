@@ -1,5 +1,4 @@
-"""The pictures of a plan as SVG: the timeline of its pipeline, its mesh over the nodes, plans by time and memory."""
-
+# helpers/trainwright/plan/drawing.py without its comments
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,11 +9,10 @@ from trainwright.plan.timeline import Slot, Timeline
 from trainwright.units import format_seconds
 
 WIDTH, LEFT = 960, 78
-NAMESPACE = "//".join(("http:", "www.w3.org/2000/svg"))  # a name, no address: nothing is fetched
+NAMESPACE = "//".join(("http:", "www.w3.org/2000/svg"))
 MOST_SLOTS, MOST_STAGES, MOST_SENDINGS = 3000, 64, 300
 FORWARD, BACKWARD, WEIGHTS = COLOURS[0], COLOURS[1], COLOURS[2]
 HUES = {"forward": FORWARD, "backward": BACKWARD, "weights": WEIGHTS}
-# A picture that stands alone has no page around it: the same variables and rules, for both themes.
 ALONE = Html(
     "<style>svg{color-scheme:light dark;--ink:#1c2024;--soft:#60646c;--line:#d9dce1;--back:#fff;--card:#eef0f3;background:var(--back)}"
     "@media(prefers-color-scheme:dark){svg{--ink:#edeef0;--soft:#a5abb5;--line:#3a3f46;--back:#15181b;--card:#23282d}}"
@@ -23,7 +21,6 @@ ALONE = Html(
 
 
 def timeline(one: Timeline, plan: Plan, alone: bool = False) -> Html:
-    """A row a stage; forward, backward and sendings, and what is left free is bubble. Rows beyond MOST_STAGES are left out, evenly."""
     every = -(-one.stages // MOST_STAGES)
     rows = list(range(0, one.stages, every))
     height = max(min(26.0, 460 / len(rows)), 7.0)
@@ -84,14 +81,11 @@ def _time_axis(seconds: float, scale: float, y: float) -> list[Html]:
     return marks
 
 
-# --- the mesh ---------------------------------------------------------------------------------------------------------
-
 MOST_NODES = 16
 SIDE, GAP = 26, 4
 
 
 def coordinates(plan: Plan, rank: int) -> dict[str, int]:
-    """Where a rank stands on each axis; innermost first: tp, cp, dp_shard, dp_replicate, pp."""
     found = {}
     for axis, size in (("tp", plan.tp), ("cp", plan.cp), ("dp_shard", plan.dp_shard), ("dp_replicate", plan.dp_replicate), ("pp", plan.pp)):
         rank, found[axis] = divmod(rank, size)
@@ -99,10 +93,9 @@ def coordinates(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def mesh(plan: Plan, per_node: int) -> Html:
-    """The first nodes with their devices: colour is the stage (or the data-parallel rank), the number the data-parallel rank."""
     nodes = -(-plan.world_size // per_node)
     count = min(nodes, MOST_NODES)
-    columns = max(n for n in range(1, min(per_node, 8) + 1) if per_node % n == 0 or n == 4)  # 12 tiles stand as 2 x 6
+    columns = max(n for n in range(1, min(per_node, 8) + 1) if per_node % n == 0 or n == 4)
     wide, tall = columns * (SIDE + GAP) + 14, -(-per_node // columns) * (SIDE + GAP) + 30
     across = max((WIDTH - 4) // (wide + 10), 1)
     boxes = [
@@ -121,7 +114,7 @@ def _node(plan: Plan, node: int, per_node: int, columns: int, x: float, y: float
         where = coordinates(plan, rank)
         left, down = x + 7 + at % columns * (SIDE + GAP), y + 21 + at // columns * (SIDE + GAP)
         parts.append(_device(plan, rank, where, left, down))
-        if where["tp"] and at % columns:  # the bar to the neighbour of the same tensor-parallel group
+        if where["tp"] and at % columns:
             parts.append(element("rect", x=left - GAP, y=down + SIDE / 2 - 3, width=GAP, height=6, style="fill:var(--ink)"))
     return join(*parts)
 
@@ -135,15 +128,12 @@ def _device(plan: Plan, rank: int, where: dict[str, int], x: float, y: float) ->
     return join(box, element("text", str(dp), x=x + SIDE / 2, y=y + SIDE / 2 + 4, text_anchor="middle", style=style))
 
 
-# --- time and memory ----------------------------------------------------------------------------------------------------
-
 MOST_POINTS = 600
 
 
 def front(
     points: Sequence[tuple[float, float]], line: Sequence[tuple[float, float]], named: Sequence[tuple[str, float, float]], limit: float
 ) -> Html:
-    """Plans by memory (x, GiB) and step time (y, seconds): all as dots, the front as a line, `named` with their letters."""
     top, height = 14, 300
     right = max(limit, *(x for x, _ in points)) * 1.04
     seconds = [y for _, y in points]

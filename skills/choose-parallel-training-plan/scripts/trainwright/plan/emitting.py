@@ -1,5 +1,4 @@
-"""`plan emit`, and the file that `plan search --emit` writes: one plan in the words of a backend."""
-
+# helpers/trainwright/plan/emitting.py without its comments
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +17,6 @@ def planned(given: Inputs, plan: Plan) -> Planned:
 
 
 def adapter(given: Inputs, name: str) -> Adapt:
-    """A search's view of a backend: the plan as it would run there, or why it cannot."""
     backend(name)
 
     def adapt(plan: Plan) -> Plan | str:
@@ -30,14 +28,12 @@ def adapter(given: Inputs, name: str) -> Adapt:
 
 
 def write(given: Inputs, plan: Plan, name: str, path: str | None, report: Report) -> dict[str, Any]:
-    """The plan for a backend, written to `path` where one is given; raises NotExpressibleError."""
     if path:
         report.text.append(f"wrote {path}: {backend(name).title}")
     return written(planned(given, plan), name, path)
 
 
 def written(job: Planned, name: str, path: str | None) -> dict[str, Any]:
-    """The text for a backend and what it is written for; to `path` where one is given."""
     one, text = backend(name), emit(name, job)
     if path:
         write_text(path, text)

@@ -1,9 +1,4 @@
-"""Robust least squares in logarithms with a prior: few rows leave what they do not tell where it was.
-
-Minimises the sum of rho(residual / noise) + (log factor / width)^2, rho the Student-t loss of FREEDOM degrees, by Gauss-Newton steps on
-reweighted residuals with a numerical Jacobian. A dozen factors at most: plain Python is fast enough.
-"""
-
+# helpers/trainwright/plan/fitting.py without its comments
 from __future__ import annotations
 
 import math
@@ -11,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 FREEDOM = 4.0
 ROUNDS = 8
-DELTA = 0.02  # of a numerical derivative, in logarithms
-LONGEST_STEP = 0.5  # in logarithms
-SMALL = 5e-3  # a step this short ends the fit, in logarithms
+DELTA = 0.02
+LONGEST_STEP = 0.5
+SMALL = 5e-3
 
 Vector = list[float]
 
 
 def fit(residuals: Callable[[dict[str, float]], Sequence[float]], widths: Mapping[str, float], noise: float) -> dict[str, float]:
-    """The factor of each name in `widths`; `residuals` are logarithms of predicted over measured at given factors."""
     names, prior = list(widths), list(widths.values())
     logs = [0.0] * len(names)
 
@@ -40,13 +34,11 @@ def fit(residuals: Callable[[dict[str, float]], Sequence[float]], widths: Mappin
 
 
 def _slope(at: Callable[[Sequence[float]], Vector], logs: Vector, which: int, now: Vector) -> Vector:
-    """How each residual moves with one factor."""
     moved = at([value + DELTA * (i == which) for i, value in enumerate(logs)])
     return [(then - before) / DELTA for then, before in zip(moved, now, strict=True)]
 
 
 def _step(slopes: Sequence[Vector], now: Vector, logs: Vector, prior: Vector) -> Vector:
-    """The Gauss-Newton step of the reweighted problem, prior included."""
     weights = [(FREEDOM + 1) / (FREEDOM + one * one) for one in now]
     pulled = [[w * s for w, s in zip(weights, slope, strict=True)] for slope in slopes]
     matrix = [[math.fsum(map(_times, row, slope)) for slope in slopes] for row in pulled]
@@ -61,7 +53,6 @@ def _times(a: float, b: float) -> float:
 
 
 def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> Vector:
-    """x of matrix x = right, by elimination; the matrix is symmetric and positive, so no pivot is 0."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for i in range(size):

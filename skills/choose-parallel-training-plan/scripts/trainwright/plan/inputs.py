@@ -1,5 +1,4 @@
-"""The inputs of `plan search` and `compare`: a model, a machine with its topology, a batch; a fit and measurements if any."""
-
+# helpers/trainwright/plan/inputs.py without its comments
 from __future__ import annotations
 
 import argparse
@@ -26,12 +25,11 @@ from trainwright.report import Report
 from trainwright.units import format_bytes, parse_bytes, parse_count, parse_rate
 
 T = TypeVar("T")
-KEPT_FREE = 0.02  # of the device: what the model does not see
+KEPT_FREE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What was asked, ready to price plans; `capacity` in bytes of one device."""
 
     model: ModelSpec
     machine: Machine
@@ -42,11 +40,10 @@ class Inputs:
     fit: Fit
     space: Space
     contention: float = 1.0
-    measured: tuple[str, ...] = ()  # what was measured here: stages, workspace
+    measured: tuple[str, ...] = ()
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A parser of argparse from one of units.py; what it raises becomes a usage error."""
 
     def read_one(text: str) -> T:
         try:
@@ -58,7 +55,6 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of search and compare."""
     group = parser.add_argument_group("search, compare, emit")
     count = argument(parse_count)
     group.add_argument("--model", metavar="CONFIG", help="a config.json, a preset (7b, 70b, ...), a YAML")
@@ -96,7 +92,6 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def read(options: argparse.Namespace, report: Report) -> Inputs:
-    """The inputs that the options name; what is inferred is noted in `report`. Raises UserError."""
     for name in ("model", "devices", "global_batch"):
         if getattr(options, name) is None:
             raise UserError(f"plan {options.action} needs --{name.replace('_', '-')}")
@@ -116,7 +111,6 @@ def read(options: argparse.Namespace, report: Report) -> Inputs:
 
 
 def _measurements(options: argparse.Namespace, steps: StepModel, footprint: Footprint) -> tuple[str, ...]:
-    """Puts what was measured in the place of ours; its names."""
     if options.latencies:
         steps.measured = factors(read_latencies(options.latencies), steps)
         steps.forget()
@@ -125,7 +119,6 @@ def _measurements(options: argparse.Namespace, steps: StepModel, footprint: Foot
 
 
 def _machine(options: argparse.Namespace, fit: Fit, report: Report) -> Machine:
-    """The machine that the options name, by a node, a profile or an accelerator."""
     if not 1 <= options.contention < math.inf:
         raise UserError(f"--contention {options.contention:g}: other jobs leave 1/FACTOR of the network; give 1 or more")
     profile = hardware.load(options.hardware) if options.hardware else fit.hardware()
@@ -153,7 +146,6 @@ def _machine(options: argparse.Namespace, fit: Fit, report: Report) -> Machine:
 
 
 def _entry(name: str) -> hardware.Accelerator | None:
-    """The entry of hardware.yaml of exactly this name: a family such as a100 has more than one memory."""
     return hardware.bundled().accelerators.get(name.strip().lower())
 
 
@@ -172,7 +164,6 @@ def _space(options: argparse.Namespace) -> Space:
 
 
 def read_fit(path: str) -> Fit:
-    """A fit that `plan calibrate --save FILE` wrote; raises UserError for anything else."""
     value = load_mapping(path, "json").value
     try:
         factors = [{str(k): float(v) for k, v in value[name].items()} for name in ("time", "memory")]
@@ -181,7 +172,7 @@ def read_fit(path: str) -> Fit:
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{path}: is no calibration; give what `plan calibrate --save FILE` wrote") from None
     for device in {name.partition(":")[2] for name in fit.time} | {""}:
-        fit.constants(device)  # says which factor is none of ours
+        fit.constants(device)
     fit.memory_constants()
     fit.hardware()
     return fit
@@ -192,7 +183,6 @@ def fit_text(fit: Fit) -> str:
 
 
 def plan_text(path_or_text: str) -> dict[str, Any]:
-    """The fields of one --plan: key=value pairs with commas, or a JSON file with them."""
     if "=" not in path_or_text or Path(path_or_text).exists():
         return _plan_in(load_mapping(path_or_text, "json").value)
     pairs = [part.partition("=") for part in path_or_text.split(",")]
@@ -200,7 +190,6 @@ def plan_text(path_or_text: str) -> dict[str, Any]:
 
 
 def _plan_in(value: dict[str, Any]) -> dict[str, Any]:
-    """The plan of a file: its fields, an entry with them under `plan`, or what plan search wrote, whose decision then counts."""
     data = value.get("data")
     if isinstance(data, dict) and isinstance(data.get("decision"), dict):
         value = data.get(str(data["decision"].get("take"))) or {}
@@ -210,7 +199,7 @@ def _plan_in(value: dict[str, Any]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     if "/" in text and all(part.isdecimal() and len(part) < 7 for part in text.split("/")):
-        return [int(part) for part in text.split("/")]  # layer_split=10/11/11
+        return [int(part) for part in text.split("/")]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.isdecimal() and len(text) < 12:

@@ -1,9 +1,4 @@
-"""What was measured on the machine itself for `plan search`: latencies of stages, and workspace; and plans that are to be looked at.
-
-A file of latencies is a list (JSON or YAML, under `stages`) of {layers, seconds, micro_batch, tp, head}: seconds of forward and backward of
-one micro batch through `layers` layers, with or without head and loss.
-"""
-
+# helpers/trainwright/plan/measured.py without its comments
 from __future__ import annotations
 
 import math
@@ -22,7 +17,6 @@ FIELDS = {"layers", "seconds", "micro_batch", "tp", "head", "recompute"}
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One measured stage."""
 
     layers: int
     seconds: float
@@ -31,7 +25,6 @@ class Latency:
 
 
 def read_latencies(path: str) -> list[Latency]:
-    """The stages of a file; raises UserError for anything that is not one."""
     rows = load_mapping(path).value.get("stages")
     if not isinstance(rows, list) or not 0 < len(rows) <= MOST:
         raise UserError(f"{path}: give a list of 1 to {MOST} measured stages under `stages`")
@@ -52,7 +45,6 @@ def _latency(path: str, number: int, row: Any) -> Latency:
 
 
 def factors(latencies: list[Latency], model: StepModel) -> dict[tuple[int, int], float]:
-    """Measured over predicted by micro batch and tp; several of one kind count by their geometric mean."""
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     for one in latencies:
         ours = one.layers * model.layer_pass(model.network.order[-1], one.plan).both + (model.head(one.plan).both if one.head else 0.0)

@@ -1,5 +1,4 @@
-"""The page of a search: what to run and why, its pipeline in time, memory against capacity, the mesh over the nodes, the front."""
-
+# helpers/trainwright/plan/page.py without its comments
 from __future__ import annotations
 
 from itertools import groupby
@@ -16,11 +15,10 @@ from trainwright.units import format_seconds
 
 LETTERS = "ABCDEFGH"
 MEMORY = ("parameters", "gradients", "optimizer", "gathered", "activations", "logits", "workspace", "fixed")
-SLOWER = 3.0  # times the fastest: plans beyond are left out of the picture
+SLOWER = 3.0
 
 
 def document(given: Inputs, found: Found, data: dict[str, Any]) -> str:
-    """The whole page; `data` is what search or compare answered."""
     entries = _entries(data)
     taken = entries[0][1]
     plan = _plan_of(taken)
@@ -43,7 +41,6 @@ def document(given: Inputs, found: Found, data: dict[str, Any]) -> str:
 
 
 def _entries(data: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What is run first, then the others, each plan once."""
     if data["action"] == "compare":
         ordered = sorted(data["plans"], key=lambda one: one["time"]["seconds"] if one["time"] else 0.0)
         return [(f"plan {i + 1}", one) for i, one in enumerate(ordered)]
@@ -79,11 +76,7 @@ def _headline(given: Inputs, entry: dict[str, Any], data: dict[str, Any]) -> lis
     return shown
 
 
-# --- sections -----------------------------------------------------------------------------------------------------------
-
-
 def play(given: Inputs, plan: Plan) -> tuple[timeline.Timeline, int]:
-    """The plan's step as events, and how many microbatches it has in all."""
     model = given.steps
     split = model.split(plan)
     forward, backward = [], []
@@ -97,7 +90,6 @@ def play(given: Inputs, plan: Plan) -> tuple[timeline.Timeline, int]:
 
 
 def timeline_svg(given: Inputs, plan: Plan) -> str:
-    """The timeline alone, as a file."""
     return str(drawing.timeline(play(given, plan)[0], plan, alone=True)) + "\n"
 
 
@@ -126,7 +118,6 @@ def _ledger(entries: list[tuple[str, dict[str, Any]]]) -> list[Html]:
 
 
 def _memory(given: Inputs, entry: dict[str, Any], plan: Plan) -> list[Html]:
-    """Stages whose ledgers are alike within a hundredth share a bar."""
     bars = []
     rows = entry["memory"]["stages"]
     for _, same in groupby(rows, key=lambda row: (row["layers"], round(row["total"] / GIB, 1))):
@@ -134,7 +125,7 @@ def _memory(given: Inputs, entry: dict[str, Any], plan: Plan) -> list[Html]:
         first, last = group[0]["stage"], group[-1]["stage"]
         label = "every rank" if plan.pp == 1 else f"stage {first}" if first == last else f"stages {first} to {last}"
         one = max(group, key=lambda row: row["total"])
-        peak = max(one["workspace"], one["logits"])  # of the loss and a layer's workspace only the larger is alive at the peak
+        peak = max(one["workspace"], one["logits"])
         values = {**one, "workspace": peak if one["workspace"] == peak else 0, "logits": peak if one["logits"] == peak else 0}
         values["fixed"] += one["slack"] + one["buffers"]
         segments = tuple((name, values[name] / GIB) for name in MEMORY if values[name])

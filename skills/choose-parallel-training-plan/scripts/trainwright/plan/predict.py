@@ -1,5 +1,4 @@
-"""Step time and memory of every row of a table, with intervals, and where nothing can be said the reason."""
-
+# helpers/trainwright/plan/predict.py without its comments
 from __future__ import annotations
 
 import csv
@@ -14,11 +13,8 @@ from trainwright.errors import UserError
 from trainwright.plan.calibrate import Fit, memory_of, step_of
 from trainwright.plan.rows import LOSS_ASSUMED, Row
 
-# Half-widths of a 90 % interval in logarithms: what docs/plan-accuracy.md found, of runs from sources that no constant was fitted to,
-# and of other runs of a source that a fifth of was fitted.
 SHIPPED_SPREAD, CALIBRATED_SPREAD = 0.35, 0.15
 SHIPPED_MEMORY, CALIBRATED_MEMORY = 0.30, 0.12
-# Out of memory is called where the prediction passes the capacity by more than its usual error; without a fit by anything at all.
 OOM_MARGIN = 0.06
 ADDED = (
     "predicted_step_time_s",
@@ -35,7 +31,6 @@ ADDED = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and the ends of its 90 % interval."""
 
     value: float
     low: float
@@ -47,7 +42,6 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one row; None where it cannot be said, and `note` then says why and what to measure."""
 
     row: Row
     seconds: Interval | None
@@ -57,7 +51,6 @@ class Prediction:
     note: str
 
     def cells(self) -> dict[str, str]:
-        """The added columns as text."""
         time, memory = self.seconds, self.memory_gib
         numbers = [*(_text(time) if time else [""] * 3), *(_text(memory) if memory else [""] * 3)]
         oom = "" if self.oom is None else str(int(self.oom))
@@ -81,12 +74,10 @@ def _text(interval: Interval) -> list[str]:
 
 
 def spread(value: float, half: float) -> Interval:
-    """The interval of a prediction whose error is log-normal."""
     return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
 def predict(row: Row, fit: Fit) -> Prediction:
-    """The prediction of one row."""
     if row.plan is None or row.machine is None:
         return Prediction(row, None, None, None, "", row.reason)
     note = "; ".join(f"assumed: {one}" for one in row.assumed)
@@ -104,7 +95,6 @@ def predict(row: Row, fit: Fit) -> Prediction:
 
 
 def _oom(row: Row, used: float, fit: Fit) -> bool | None:
-    """Whether the run would be out of memory; where the loss is not stated: even with the leanest one."""
     capacity = row.machine.device.memory_bytes if row.machine else None
     if capacity is None or row.plan is None:
         return None
@@ -115,7 +105,6 @@ def _oom(row: Row, used: float, fit: Fit) -> bool | None:
 
 
 def table(columns: Sequence[str], predictions: Sequence[Prediction]) -> str:
-    """The rows as CSV, each with its prediction; columns of an earlier prediction are replaced."""
     kept = [name for name in columns if name not in ADDED]
     out = io.StringIO()
     writer = csv.DictWriter(out, [*kept, *ADDED], extrasaction="ignore", lineterminator="\n")

@@ -1,5 +1,4 @@
-"""What a hardware profile changes of the cost model's figures of a device."""
-
+# helpers/trainwright/plan/profiles.py without its comments
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +9,6 @@ from trainwright.hardware import Hardware
 
 
 def changes(profile: Hardware) -> list[dict[str, Any]]:
-    """Each figure of each device: as shipped (None where the device is new), as profiled, and what is still to be measured."""
     found = []
     for entry, device in zip(profile.accelerators, profile_devices(profile), strict=True):
         now = machine(entry, 1, profile=profile)
@@ -38,7 +36,6 @@ def _of(found: Machine | None, name: str) -> dict[str, Any] | None:
 
 
 def said(found: list[dict[str, Any]]) -> list[str]:
-    """For people."""
     lines = []
     for one in found:
         for name, figure in one["figures"].items():

@@ -1,5 +1,4 @@
-"""Measured runs as a table of rows (throughput.csv): each becomes a model, a machine and a plan, or says why it cannot."""
-
+# helpers/trainwright/plan/rows.py without its comments
 from __future__ import annotations
 
 import csv
@@ -20,7 +19,6 @@ from trainwright.parallel import Loss, Plan, PlanError, Precision, Recompute
 from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Mlp, Norm, Run
 
 GIB = 2**30
-# Words of stacks for what is sharded, the longest that a cell contains: (zero_stage, reshard_after_forward).
 SHARDED = {
     "none": (0, True),
     "ddp": (0, True),
@@ -45,7 +43,6 @@ LARGEST_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: its cells as read, and what the cost model needs; `reason` says why there is no plan, `assumed` what was filled in."""
 
     number: int
     cells: Mapping[str, str]
@@ -67,12 +64,10 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """The measured step time."""
         return self._measured("step_time_s")
 
     @property
     def memory_gib(self) -> float | None:
-        """The measured memory of the fullest rank."""
         return self._measured("mem_gb")
 
     @property
@@ -89,13 +84,11 @@ class Row:
 
     @property
     def workload(self) -> tuple[Any, ...]:
-        """What two runs have to share for their plans to compete: source, hardware, shape, precision, sequence, batch, devices."""
         names = ("source", "hardware", "precision", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gbs", "n_gpus")
         return tuple(self.cells.get(name, "") for name in names)
 
 
 def read_rows(path: str) -> tuple[list[str], list[Row]]:
-    """The column names and the rows of a CSV; a row that cannot be a run keeps its reason. Raises UserError for the file itself."""
     try:
         data = Path(path).read_bytes()
     except OSError as problem:
@@ -116,7 +109,6 @@ def read_rows(path: str) -> tuple[list[str], list[Row]]:
 
 
 def row_of(number: int, cells: Mapping[str, str]) -> Row:
-    """The Row of one line."""
     try:
         return _row(number, cells)
     except UserError as problem:
@@ -124,7 +116,6 @@ def row_of(number: int, cells: Mapping[str, str]) -> Row:
 
 
 class _Cells:
-    """The cells of a line as numbers; a cell that is empty gives the default, one that is nonsense a UserError."""
 
     def __init__(self, cells: Mapping[str, str]) -> None:
         self.cells = cells
@@ -156,7 +147,6 @@ class _Cells:
         return int(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """0, false, no and none are False; any other word is True."""
         word = self.word(name)
         return default if not word else word not in FALSE
 
@@ -195,7 +185,6 @@ def _row(number: int, cells: Mapping[str, str]) -> Row:
 
 @cache
 def _network(name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, gated: bool, vocab: int, tied: bool, seq: int) -> Network:
-    """A decoder of equal blocks; heads that do not divide the width are taken as the nearest whole width."""
     heads, kv = (heads, kv) if hidden % heads == 0 else (_whole_heads(hidden, heads),) * 2
     dim = max(hidden // heads, 1)
     norm = Norm("rms" if gated else "layer", bias=not gated)
@@ -206,7 +195,6 @@ def _network(name: str, layers: int, hidden: int, heads: int, kv: int, ffn: int,
 
 
 def _whole(c: _Cells, batch: int, at_once: int) -> int:
-    """The batch in whole passes: what is left of the last one takes a pass too."""
     if batch < at_once:
         raise PlanError(f"global batch {batch} is less than dp x micro batch = {at_once}")
     passes = -(-batch // at_once)
@@ -216,7 +204,6 @@ def _whole(c: _Cells, batch: int, at_once: int) -> int:
 
 
 def _whole_heads(hidden: int, heads: int) -> int:
-    """The nearest count of heads whose width is whole and a multiple of 8: what a run with such a width can only have had."""
     fitting = [n for n in range(1, hidden // 8 + 1) if hidden % (8 * n) == 0]
     return min(fitting, key=lambda n: (abs(n - heads), n)) if fitting else 1
 
@@ -232,7 +219,6 @@ def _plan(c: _Cells, devices: int, batch: int, net: Network) -> Plan:
     virtual = c.count("vpp", 1) if pp > 1 else 1
     recompute, budget = _recompute(c)
     micro = c.count("mbs", 1 if pp > 1 else max(min(batch // dp, 4), 1), "not stated")
-    # A sharded stage of one rank has nothing to share; a run counts its batch in whole sequences of each rank.
     return Plan(
         dp_replicate=dp if stage == 0 else 1,
         dp_shard=1 if stage == 0 else dp,
@@ -293,10 +279,6 @@ def _recompute(c: _Cells) -> tuple[Recompute, float]:
 
 
 def _loss(c: _Cells) -> Loss:
-    """The notes say how the loss is computed ("loss mode: compiled"); where they are silent it is eager.
-
-    A loss in chunks whose graph keeps every chunk's logits for the backward saves nothing: only one that also goes backward by chunks.
-    """
     word = c.word("notes").partition("loss mode:")[2].strip().split(";")[0]
     return "compiled" if word.startswith(("compiled", "chunked-backward")) else "eager"
 
@@ -311,5 +293,4 @@ def _precision(c: _Cells) -> Precision:
 
 
 def _gradient_bytes(c: _Cells, stage: int) -> int:
-    """bf16_fp32grad accumulates in fp32; FSDP reduces in fp32; fp16 and bf16 optimizers of Megatron reduce what they compute in."""
     return 4 if "fp32grad" in c.word("precision") or stage == 3 else 2

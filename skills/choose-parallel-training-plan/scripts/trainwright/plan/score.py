@@ -1,5 +1,4 @@
-"""How far predictions are from measured runs: errors by source, ordering of pairs, and the cost of choosing by the model (regret)."""
-
+# helpers/trainwright/plan/score.py without its comments
 from __future__ import annotations
 
 import math
@@ -22,7 +21,6 @@ Fits = Callable[[Row], Fit]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """|predicted / measured - 1| of some runs."""
 
     name: str
     count: int
@@ -36,7 +34,6 @@ class Errors:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie, between neighbours in proportion."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = math.floor(place)
@@ -45,13 +42,11 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def errors(name: str, ratios: Sequence[float]) -> Errors:
-    """From predicted / measured."""
     sizes = [abs(ratio - 1) for ratio in ratios]
     return Errors(name, len(sizes), median(sizes), quantile(sizes, 0.9), max(sizes), median(ratios))
 
 
 def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows of one source, in the order of their first."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         found[row.source].append(row)
@@ -59,12 +54,10 @@ def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def time_errors(rows: Sequence[Row], fits: Fits) -> list[Errors]:
-    """Of step times, all rows first, then each source."""
     return _errors([row for row in rows if has_time(row)], fits, time_error)
 
 
 def memory_errors(rows: Sequence[Row], fits: Fits) -> list[Errors]:
-    """Of memory, all rows first, then each source."""
     return _errors([row for row in rows if has_memory(row)], fits, memory_error)
 
 
@@ -78,7 +71,6 @@ def _errors(rows: Sequence[Row], fits: Fits, error: Callable[[Row, Fit], float])
 
 
 def oom_counts(rows: Sequence[Row], fits: Fits) -> dict[str, Any]:
-    """Runs that ran out of memory and were not called so, and the other way round, by name."""
     known = [row for row in rows if row.oom is not None and row.plan is not None]
     called = {row.name: predict(row, fits(row)).oom for row in known}
     missed = [row.name for row in known if row.oom and not called[row.name]]
@@ -86,12 +78,8 @@ def oom_counts(rows: Sequence[Row], fits: Fits) -> dict[str, Any]:
     return {"oom": sum(bool(row.oom) for row in known), "missed": missed, "fit": sum(not row.oom for row in known), "false": false}
 
 
-# --- choosing -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One workload: its plans, and how much slower than the best what each rule picks is (0.03: three per cent)."""
 
     workload: tuple[Any, ...]
     plans: int
@@ -105,7 +93,6 @@ class Choice:
 
 
 def choices(rows: Sequence[Row], fits: Fits) -> list[Choice]:
-    """Every workload with at least two timed plans; runs of one plan count by their mean."""
     found = []
     for workload, group in _workloads(rows).items():
         timed = {name: mean(row.seconds for row in same if row.seconds) for name, same in group.items()}
@@ -129,13 +116,11 @@ def _workloads(rows: Sequence[Row]) -> dict[tuple[Any, ...], dict[str, list[Row]
 
 
 def _tp8(row: Row) -> tuple[Any, ...]:
-    """Tensor parallel over a node, and as few stages as there are: what many start from."""
     assert row.plan is not None
     return (abs(row.plan.tp - 8), row.plan.pp, row.plan.micro_batch)
 
 
 def pairs(rows: Sequence[Row], fits: Fits) -> list[dict[str, Any]]:
-    """Pairs of plans of one workload by predicted gap: how often the one predicted faster was."""
     counted = [[0, 0] for _ in GAPS]
     for group in _workloads(rows).values():
         ones = [(mean(row.seconds for row in same if row.seconds), same[0]) for same in group.values()]
@@ -149,11 +134,7 @@ def pairs(rows: Sequence[Row], fits: Fits) -> list[dict[str, Any]]:
     return [{"gap": name, "pairs": n, "right": right} for name, (n, right) in zip(names, counted, strict=True)]
 
 
-# --- held out -------------------------------------------------------------------------------------------------------
-
-
 def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[Errors]:
-    """Fit a seeded `share` of each source, test on its rest; sources with LEAST_ROWS usable rows. kind: time or memory."""
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     found, every = [], []
     for source, mine in by_source(row for row in rows if usable(row)).items():
@@ -170,7 +151,6 @@ def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[
 
 
 def draw(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
-    """A seeded part of the rows, and the rest."""
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
     size = max(round(share * len(rows)), 1)
@@ -178,7 +158,6 @@ def draw(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[
 
 
 def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
-    """Each source predicted with a fit of all the others."""
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     groups = by_source(row for row in rows if usable(row))
     found, every = [], []
@@ -194,7 +173,6 @@ def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
 
 
 def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
-    """Each row predicted by a fit without it: one by one where there are few, else in seeded folds."""
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     mine = [row for row in rows if usable(row)]
     if len(mine) < 2:
@@ -210,7 +188,6 @@ def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
 
 
 def regrets(chosen: Sequence[Choice]) -> dict[str, Any]:
-    """Means over workloads, and in how many the model's pick is within 5 % of the best."""
     if not chosen:
         return {"mean": {}, "within_5_percent": 0}
     means = {

@@ -1,5 +1,4 @@
-"""The best uniform plan of a declared space: every plan priced, each with the layer split that is fastest and fits. Exact in the space."""
-
+# helpers/trainwright/plan/search.py without its comments
 from __future__ import annotations
 
 import math
@@ -16,15 +15,14 @@ from trainwright.plan import space as spaces
 from trainwright.plan.space import LARGEST_SPACE, Job, Space, Tally
 
 FRONT = 3
-NEAR_ENOUGH = 0.10  # of the fastest: how much slower a plan with less memory may be where memory is the objective
+NEAR_ENOUGH = 0.10
 Objective = Literal["time", "memory"]
 Adapt = Callable[[Plan], Plan | str]
-NEAR = 1e-9  # relative: times closer than this are one, and the simpler plan wins
+NEAR = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A plan that fits: its split is in the plan; seconds of a step, and bytes of the fullest rank."""
 
     plan: Plan
     seconds: float
@@ -33,7 +31,6 @@ class Priced:
 
 @dataclass(slots=True)
 class Found:
-    """What a search found: all that fit, best first; what was left out and why; whether nothing of the space was skipped."""
 
     fitting: list[Priced]
     rejected: dict[str, int]
@@ -49,11 +46,9 @@ class Found:
 
     @property
     def fallback(self) -> Priced | None:
-        """The simplest plan that fits, of those the fastest micro batch: what to run while nothing is proven."""
         return min(self.fitting, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
 
     def front(self) -> list[Priced]:
-        """From the fastest on, each that takes less memory than all that are faster."""
         found: list[Priced] = []
         for one in sorted(self.fitting, key=lambda one: one.seconds):
             if not found or one.bytes < found[-1].bytes * (1 - 0.02):
@@ -61,7 +56,6 @@ class Found:
         return found
 
     def alternatives(self) -> list[Priced]:
-        """Up to three other plans on the front of time and memory: each takes less memory than all that are faster."""
         front = [one for one in self.front() if one is not self.best]
         step = max(len(front) / FRONT, 1)
         return [front[int(i * step)] for i in range(min(FRONT, len(front)))]
@@ -69,7 +63,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A plan that was named and does not fit: its number among those named, and memory as text."""
 
     number: int
     name: str
@@ -78,7 +71,6 @@ class Misfit:
 
 
 def kind_of(plan: Plan) -> tuple[int, ...]:
-    """Machinery from plain to elaborate: copies, then sharded states, then tensor parallelism, then a pipeline."""
     axes = (plan.pp > 1, plan.cp > 1, plan.ep > 1, plan.tp > 1)
     extras = (plan.virtual_stages > 1, plan.offload != "none", plan.dp_replicate > 1 and plan.dp_shard > 1, plan.zero_stage)
     return (*map(int, axes), *map(int, extras), int(plan.recompute != "none"), int(plan.loss != "eager"))
@@ -94,11 +86,6 @@ def search(
     adapt: Adapt | None = None,
     objective: Objective = "time",
 ) -> Found:
-    """All plans that fit in `capacity` bytes, best first; equal ones by simplicity, so the order is always the same.
-
-    Looks at the space, or at `candidates` alone. `adapt` gives a plan as a backend would run it, or the reason why it cannot.
-    A space of more than LARGEST_SPACE plans is thinned first (fewer micro batches, then fewer kinds of recompute), and `complete` is False.
-    """
     spaces.judged(job)
     space, notes, complete = (space or Space(), [], True) if candidates is not None else bounded(job, space or Space())
     tally, fitting, size, priced, seen = Tally(), [], 0, 0, set()
@@ -123,7 +110,6 @@ def search(
 
 
 def _by(objective: Objective, fitting: list[Priced]) -> list[Priced]:
-    """As they are for time; for memory the leanest of those within NEAR_ENOUGH of the fastest first."""
     if objective == "time" or not fitting:
         return fitting
     near = [one for one in fitting if one.seconds <= fitting[0].seconds * (1 + NEAR_ENOUGH)]
@@ -132,7 +118,6 @@ def _by(objective: Objective, fitting: list[Priced]) -> list[Priced]:
 
 
 def _stable(fitting: list[Priced]) -> list[Priced]:
-    """The same order with the simplest of those first that tie with the fastest."""
     if not fitting:
         return fitting
     tied = [one for one in fitting if one.seconds <= fitting[0].seconds * (1 + NEAR)]
@@ -141,7 +126,6 @@ def _stable(fitting: list[Priced]) -> list[Priced]:
 
 
 def bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
-    """The space, or a thinner one where it is too large to price, with what was thinned; False: no optimum of the whole is proven."""
     whole = spaces.size(job, space)
     if whole <= LARGEST_SPACE:
         return space, [], True
@@ -164,7 +148,6 @@ def bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
 
 
 def price(plan: Plan, job: Job, model: StepModel, footprint: Footprint, capacity: float, tally: Tally) -> Priced | None:
-    """The plan with its best split, or None with the reason counted."""
     if plan.layer_split is not None:
         return _given(plan, model, footprint, capacity, tally)
     states, kept, stages = footprint.room(plan, capacity)
@@ -182,7 +165,6 @@ def price(plan: Plan, job: Job, model: StepModel, footprint: Footprint, capacity
 
 
 def _given(plan: Plan, model: StepModel, footprint: Footprint, capacity: float, tally: Tally) -> Priced | None:
-    """A plan that brings its split."""
     used = footprint.peak(plan).total
     if used > capacity:
         tally.drop("memory: a stage of the given split does not fit")
@@ -210,7 +192,6 @@ def _interleaved(
     footprint: Footprint,
     tally: Tally,
 ) -> Priced | None:
-    """Chunks of equal layers, as Megatron-LM asks for."""
     size = job.network.num_layers // plan.chunks
     chunks = (size,) * plan.chunks
     if len(states) == 1:
@@ -224,7 +205,6 @@ def _interleaved(
 
 
 def _used(states: list[float], kept: list[float], stages: list[Stage], found: tuple[int, ...], model: StepModel, capacity: float) -> float:
-    """Bytes of the fullest rank."""
     fullest, at = -math.inf, 0
     for stage, count in zip(stages, found, strict=True):
         counts = model.network.counts(at, at + count)
@@ -235,7 +215,6 @@ def _used(states: list[float], kept: list[float], stages: list[Stage], found: tu
 
 
 def _why(states: list[float], kept: list[float], stages: list[Stage], layers: int) -> str:
-    """Which stage is short of memory with layers spread evenly."""
     worst = [stage.bytes + layers / len(stages) * (max(states) + stage.held * max(kept)) - stage.cap for stage in stages]
     at = worst.index(max(worst))
     name = "the first stage" if at == 0 else "the last stage" if at == len(stages) - 1 else "a stage between"

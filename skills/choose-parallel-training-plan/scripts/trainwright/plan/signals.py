@@ -1,5 +1,4 @@
-"""What holds of a plan whatever its speed, and what speaks against trusting its predicted speed."""
-
+# helpers/trainwright/plan/signals.py without its comments
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,13 +10,12 @@ from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
 from trainwright.plan.rows import Row
 
-LONG_SEQUENCE = 32_768  # tokens from which packed documents change what attention costs
-FAR, SHIPPED_LARGEST = 4, 3072  # how far beyond its rows a fit may go; the largest run that the shipped constants have seen
+LONG_SEQUENCE = 32_768
+FAR, SHIPPED_LARGEST = 4, 3072
 ALIGNED_HEAD, ALIGNED_VOCAB = 64, 128
 
 
 def invariants(given: Inputs, plan: Plan, split: tuple[int, ...]) -> list[dict[str, object]]:
-    """Each with whether it holds: a plan that breaks one trains something else, or does not start."""
     job = given.job
     at_once = plan.dp * plan.micro_batch
     return [
@@ -30,7 +28,6 @@ def invariants(given: Inputs, plan: Plan, split: tuple[int, ...]) -> list[dict[s
 
 
 def of_the_decision(given: Inputs, decided: dict[str, Any]) -> list[str]:
-    """What speaks against moving to the predicted best at all."""
     steps, even = decided["steps"], decided["break_even_steps"]
     noise = "another day's traffic alone may move a step by more: one job took 125 and 225 s on the same plan"
     hits = [
@@ -42,7 +39,6 @@ def of_the_decision(given: Inputs, decided: dict[str, Any]) -> list[str]:
 
 
 def missing(given: Inputs, steps: int | None) -> list[dict[str, str]]:
-    """What was not told, and what stands in its place."""
     told = {
         "measured stage latencies": ("stages" in given.measured, "the model's layer times (--latencies gives measured ones)"),
         "measured workspace": ("workspace" in given.measured, "the model's (--workspace)"),
@@ -54,7 +50,6 @@ def missing(given: Inputs, steps: int | None) -> list[dict[str, str]]:
 
 
 def of_rows(rows: Sequence[Row]) -> list[str]:
-    """What makes the runs of one table no equals: metrics, formulas, compilers, models that grow with the machine."""
     used = [row for row in rows if row.plan is not None]
     kinds = {row.cells.get("tflops_kind", "")[:3].upper() for row in used} & {"HFU", "MFU"}
     metrics = {word for row in used if row.memory_gib for word in ("allocated", "reserved") if word in row.cells.get("notes", "").lower()}
@@ -71,7 +66,6 @@ def of_rows(rows: Sequence[Row]) -> list[str]:
 
 
 def _weak(rows: Sequence[Row]) -> list[str]:
-    """Sources in which a larger job always has a larger model: three or more sizes of both."""
     found = []
     for source in dict.fromkeys(row.source for row in rows):
         sizes: dict[int, set[int]] = {}
@@ -85,7 +79,6 @@ def _weak(rows: Sequence[Row]) -> list[str]:
 
 
 def counter_signals(given: Inputs, plan: Plan, step: StepTime) -> list[str]:
-    """Reasons to measure before trusting the choice, as short sentences."""
     return [text for hit, text in (*_of_the_job(given), *_of_the_plan(given, plan, step)) if hit]
 
 

@@ -1,5 +1,4 @@
-"""The declared space of uniform plans: every combination that the axes allow, in a fixed order; what is left out is counted by reason."""
-
+# helpers/trainwright/plan/space.py without its comments
 from __future__ import annotations
 
 from collections import Counter
@@ -11,13 +10,12 @@ from trainwright.cost.layers import Network
 from trainwright.errors import UserError
 from trainwright.parallel import Loss, Offload, Plan, Precision, Recompute, Schedule
 
-LARGEST_SPACE = 200_000  # plans that a search prices; a larger space is thinned, and it says so
-LONG = 16_384  # tokens of a sequence from which context parallelism is looked at
+LARGEST_SPACE = 200_000
+LONG = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a search may choose; None: all that divides. Sizes are upper bounds unless they are lists."""
 
     max_tp: int | None = None
     max_pp: int | None = None
@@ -38,7 +36,6 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every plan of one search shares."""
 
     network: Network
     devices: int
@@ -54,7 +51,6 @@ class Job:
 
 @dataclass(slots=True)
 class Tally:
-    """How many combinations were looked at, and how many each reason removed."""
 
     rejected: Counter[str] = field(default_factory=Counter)
 
@@ -64,7 +60,6 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Sizes of the axes of one shape of the devices."""
 
     tp: int
     pp: int
@@ -74,13 +69,11 @@ class Mesh:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
 
 
 def meshes(job: Job, space: Space, tally: Tally) -> Iterator[Mesh]:
-    """The shapes whose axes divide what they have to divide."""
     heads = [kind.heads for kind in job.network.kinds]
     for tp in divisors(job.devices):
         if tp > (space.max_tp or job.node):
@@ -117,11 +110,10 @@ def _inner_meshes(job: Job, space: Space, tally: Tally, tp: int, pp: int) -> Ite
 
 
 def sharings(mesh: Mesh, job: Job, space: Space) -> list[tuple[int, int, int]]:
-    """(zero_stage, dp_replicate, dp_shard): plain copies, one group of shards, and shards inside nodes with copies between them."""
     if mesh.dp * mesh.cp == 1:
         return [(0, 1, 1)]
     found = [(0, mesh.dp, 1)] if 0 in space.zero_stages else []
-    stages = (1, 3) if mesh.pp > 1 else (1, 2, 3)  # gradients sharded alone do not live through a pipeline's many backwards
+    stages = (1, 3) if mesh.pp > 1 else (1, 2, 3)
     found += [(stage, 1, mesh.dp) for stage in stages if stage in space.zero_stages]
     inside = job.node // (mesh.tp * mesh.cp)
     if 3 in space.zero_stages and mesh.pp == 1 and 1 < inside < mesh.dp and mesh.dp % inside == 0 and job.node % (mesh.tp * mesh.cp) == 0:
@@ -130,7 +122,6 @@ def sharings(mesh: Mesh, job: Job, space: Space) -> list[tuple[int, int, int]]:
 
 
 def schedules(mesh: Mesh, job: Job, space: Space, microbatches: int) -> list[tuple[Schedule, int]]:
-    """(schedule, virtual stages); interleaving needs chunks of equal layers, and microbatches in whole rounds of the stages."""
     if mesh.pp == 1:
         return [("none", 1)]
     found: list[tuple[Schedule, int]] = [(name, 1) for name in space.schedules if name != "interleaved"]
@@ -140,14 +131,12 @@ def schedules(mesh: Mesh, job: Job, space: Space, microbatches: int) -> list[tup
 
 
 def micro_batches(mesh: Mesh, job: Job, space: Space) -> list[int]:
-    """Sequences of one pass: what divides a rank's share of the batch, 16 at most where nothing is said."""
     share = job.global_batch // mesh.dp
     wanted: Sequence[int] = space.micro_batches or (1, 2, 3, 4, 6, 8, 12, 16)
     return [n for n in wanted if n <= share and share % n == 0]
 
 
 def plans(job: Job, space: Space, tally: Tally) -> Iterator[Plan]:
-    """Every plan of the space."""
     for mesh in meshes(job, space, tally):
         sizes = micro_batches(mesh, job, space)
         if not sizes:
@@ -187,7 +176,6 @@ def _filled(mesh: Mesh, job: Job, space: Space, micro: int, schedule: Schedule, 
 
 
 def size(job: Job, space: Space) -> int:
-    """How many plans `plans` yields, counted without making them."""
     fixed = len(space.recomputes) * len(space.losses) * len(space.offloads)
     total = 0
     for mesh in meshes(job, space, Tally()):
@@ -198,7 +186,6 @@ def size(job: Job, space: Space) -> int:
 
 
 def judged(job: Job) -> None:
-    """Raise UserError for what no plan can be made of."""
     if job.network.num_layers < 1:
         raise UserError(f"{job.network.name} has no layers; there is nothing to place")
     for said, value in (("devices", job.devices), ("sequence length", job.seq_len), ("global batch", job.global_batch)):

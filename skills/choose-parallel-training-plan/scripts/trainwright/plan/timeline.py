@@ -1,9 +1,4 @@
-"""A pipeline played through event by event: when each stage works on which microbatch, what it sends, where it waits.
-
-An op starts when its stage is free and what it needs has arrived. Orders: GPipe (Huang et al. 2019), 1F1B and interleaved (Narayanan et al.
-2021), zero-bubble H1 (Qi et al. 2023: the backward in two halves, the weights' half put off by as many microbatches as stages before).
-"""
-
+# helpers/trainwright/plan/timeline.py without its comments
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,12 +8,11 @@ from typing import Literal
 from trainwright.parallel import Plan
 
 Kind = Literal["forward", "backward", "weights"]
-Op = tuple[Kind, int, int]  # kind, chunk, microbatch
+Op = tuple[Kind, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One op of a stage, in seconds from the start of the step."""
 
     stage: int
     kind: Kind
@@ -30,7 +24,6 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Activations or gradients on their way between two stages."""
 
     origin: int
     target: int
@@ -40,7 +33,6 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A step, or its first `microbatches`."""
 
     stages: int
     microbatches: int
@@ -52,12 +44,10 @@ class Timeline:
         return max(slot.end for slot in self.slots)
 
     def busy(self, stage: int) -> float:
-        """The share of the time in which a stage works."""
         return sum(slot.end - slot.start for slot in self.slots if slot.stage == stage) / self.seconds
 
 
 def play(plan: Plan, forward: Sequence[float], backward: Sequence[float], transfer: float, microbatches: int) -> Timeline:
-    """The step of `microbatches`; `forward` and `backward` are seconds of each chunk, `transfer` of one message between stages."""
     split = plan.schedule == "zero-bubble"
 
     def length(op: Op) -> float:
@@ -101,7 +91,6 @@ def _run(
 
 
 def _needs(op: Op, chunks: int) -> Op | None:
-    """The op whose result this one waits for."""
     kind, chunk, microbatch = op
     if kind == "forward":
         return ("forward", chunk - 1, microbatch) if chunk else None
@@ -111,7 +100,6 @@ def _needs(op: Op, chunks: int) -> Op | None:
 
 
 def order(plan: Plan, stage: int, microbatches: int) -> list[Op]:
-    """What a stage does, in order."""
     m, p = microbatches, plan.pp
     if plan.schedule == "interleaved":
         return _interleaved(plan, stage, m)
@@ -132,7 +120,6 @@ def order(plan: Plan, stage: int, microbatches: int) -> list[Op]:
 
 
 def _interleaved(plan: Plan, stage: int, m: int) -> list[Op]:
-    """Groups of as many microbatches as stages go through a stage's first chunk, then its second; the backward the other way round."""
     p, v = plan.pp, plan.virtual_stages
 
     def at(number: int, last_first: bool) -> tuple[int, int]:
@@ -149,7 +136,6 @@ def _interleaved(plan: Plan, stage: int, m: int) -> list[Op]:
 
 
 def shown(plan: Plan, microbatches: int, most: int) -> int:
-    """How many microbatches a picture of at most `most` slots can show; whole groups where they are interleaved."""
     fitting = max(most // (2 * plan.chunks), 1)
     if plan.schedule == "interleaved":
         fitting = max(fitting // plan.pp, 1) * plan.pp

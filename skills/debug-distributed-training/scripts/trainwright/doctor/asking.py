@@ -5,20 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import trainwright
+from trainwright.doctor.process import Asked, ask
+from trainwright.environment import from_json
 from trainwright.errors import UserError
 from trainwright.interpreters import with_package
-from trainwright.probe import environment
 
 # Distributions that rules and advice speak of, by the names that packaging compares by.
 PACKAGES = (
@@ -28,44 +28,9 @@ PACKAGES = (
     *("megatron-core", "torchtitan", "lightning", "optimum-habana", "habana-torch-plugin", "torch-xla", "ezpz", "ezpz-ai"),
     *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-resiliency-ext", "packaging", "pyyaml", "psutil"),
 )
-_MOST = 2**20  # bytes of an answer
-
-
-@dataclass(slots=True)
-class Asked:
-    """A program that was started; `answer` waits for it. Its process group is ended when the time is over."""
-
-    argv: list[str]
-    process: subprocess.Popen[bytes]
-    finished: bool = True
-    returncode: int | None = None
-
-    def answer(self, seconds: float) -> tuple[str, str]:
-        """What it wrote to stdout and stderr within `seconds`; `finished` and `returncode` then say how it ended."""
-        try:
-            out, err = self.process.communicate(timeout=max(0.01, seconds))
-        except subprocess.TimeoutExpired:
-            self.finished = False
-            out, err = self._stopped()
-        self.returncode = self.process.returncode
-        return out[:_MOST].decode("utf-8", "replace"), err[-_MOST:].decode("utf-8", "replace")
-
-    def _stopped(self) -> tuple[bytes, bytes]:
-        with suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # its own session, with all that it started
-        try:
-            return self.process.communicate(timeout=1)
-        except subprocess.TimeoutExpired as late:  # somebody outside the group holds the pipe
-            return late.stdout or b"", late.stderr or b""
-
-
-def ask(argv: list[str]) -> Asked:
-    """Start a program in a session of its own; raises OSError where it cannot be started."""
-    quiet = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "ignore"}
-    with environment(quiet):
-        pipe = subprocess.PIPE
-        started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
-    return Asked(argv, started)
+MOST_DEVICES = 1024
+# name, MiB, driver; what the device or the driver does not tell stands in brackets: [N/A].
+_SMI = re.compile(r"([!-+\--~][ -+\--~]{0,100}), (\d{1,9}|\[[ -~]{1,40}\]), (\d{1,4}(?:\.\d{1,4}){0,3}|\[[ -~]{1,40}\])", re.ASCII)
 
 
 def interpreter(wanted: str | None) -> tuple[str, str]:
@@ -81,11 +46,14 @@ def interpreter(wanted: str | None) -> tuple[str, str]:
     return (other, "the first other one that has torch") if other else (sys.executable, "it runs this command; none with torch is seen")
 
 
-def ask_interpreter(python: str, import_torch: bool = True) -> Asked:
-    """Start the worker in `python`, by its path: that interpreter's own view, with nothing of ours on its path."""
+def ask_interpreter(python: str, seconds: float, import_torch: bool = True) -> Asked:
+    """Start the worker in `python`, by its path: that interpreter's own view, with nothing of ours on its path.
+
+    It ends by itself soon after `seconds`. Raises UserError where `python` cannot be run.
+    """
     worker = Path(next(iter(trainwright.__path__))).resolve() / "train" / "stack.py"
     try:
-        return ask([python, str(worker), *PACKAGES, *([] if import_torch else ["--packages-only"])])
+        return ask([python, str(worker), f"--within={int(seconds) + 3}", *PACKAGES, *([] if import_torch else ["--packages-only"])])
     except OSError as problem:
         raise UserError(f"{python} cannot be run: {problem.strerror or problem}") from None
 
@@ -108,35 +76,50 @@ def interpreter_told(asked: Asked, seconds: float, import_torch: bool = True) ->
     for line in out.splitlines():
         _take(told, line)
     if not told.packages:
-        last = (err.strip().splitlines() or [ended(asked.returncode)])[-1]
-        told.trouble = f"it had not answered after {seconds:.1f} s" if not asked.finished else f"it told nothing: {last[:300]}"
+        late, ends = f"it had not answered after {seconds:.1f} s", ended(asked.returncode, err)
+        told.trouble = f"it told nothing: {ends}" if asked.finished else late
     elif import_torch and told.packages["torch"]["state"] != "absent" and not told.torch:
-        told.torch = {"state": "ended", "error": ended(asked.returncode)} if asked.finished else {"state": "unfinished"}
+        told.torch = {"state": "ended", "error": ended(asked.returncode, err)} if asked.finished else {"state": "unfinished"}
     return told
 
 
 def _take(told: Told, line: str) -> None:
-    """Keep a stage's answer; what torch or a start-up file prints beside it is passed over."""
+    """Keep a stage's answer, where it is one; what torch or a start-up file prints beside it is passed over."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     if not isinstance(row, dict):
         return
-    if row.get("stage") == "packages" and isinstance(row.get("torch"), dict) and isinstance(row.get("versions"), dict):
-        told.packages = row
+    if row.get("stage") == "packages" and isinstance(row.get("torch"), dict) and row["torch"].get("state") in ("absent", "unknown"):
+        if _sound({name: row.get(name) for name in ("python", "versions", "user_packages", "unmet", "torch")}):
+            told.packages = row
     elif row.get("stage") == "torch" and row.get("state") in ("ok", "broken"):
-        told.torch = row
+        torch = {name: row.get(name) for name in ("state", "version", "error", "backends")}
+        if _sound({"torch": torch, "devices": row.get("devices")}):
+            told.torch = row
 
 
-def ended(returncode: int | None) -> str:
-    """-11 -> "signal 11 (SIGSEGV)", 3 -> "exit code 3, without a word"."""
-    if returncode is not None and returncode < 0:
-        try:
-            return f"signal {-returncode} ({signal.Signals(-returncode).name})"
-        except ValueError:
-            return f"signal {-returncode}"
-    return f"exit code {returncode}, without a word"
+def _sound(body: dict[str, Any]) -> bool:
+    """Whether each value is of the kind that an environment has; an answer comes out of a process where anything may run."""
+    try:
+        from_json(body, "the answer")
+    except UserError:
+        return False
+    return True
+
+
+def ended(returncode: int | None, err: str = "") -> str:
+    """-11 -> "signal 11 (SIGSEGV), without a word", 3 -> "exit code 3: the last line that it wrote"."""
+    if returncode is None:
+        how = "an end that was not seen"
+    elif returncode >= 0:
+        how = f"exit code {returncode}"
+    else:
+        names = {number.value: f" ({number.name})" for number in signal.Signals}
+        how = f"signal {-returncode}{names.get(-returncode, '')}"
+    last = next((line.strip() for line in reversed(err[-10_000:].splitlines()) if line.strip()), "")
+    return f"{how}: {last[:300]}" if last else f"{how}, without a word"
 
 
 def ask_nvidia_smi() -> Asked | None:
@@ -149,10 +132,10 @@ def ask_nvidia_smi() -> Asked | None:
 
 
 def nvidia_smi_told(asked: Asked, seconds: float) -> tuple[list[tuple[str, int | None]], str | None]:
-    """(name, memory in bytes) of each device, and the driver's version."""
+    """(name, memory in bytes) of each device, and the driver's version; nothing of a run that failed or did not end."""
     out, _ = asked.answer(seconds)
-    rows = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
-    rows = [row for row in rows if len(row) == 3]
-    devices = [(name, int(mib) * 2**20 if mib.isdecimal() and len(mib) < 12 else None) for name, mib, _ in rows]
-    driver = next((row[2] for row in rows if row[2][:1].isdecimal()), None)
-    return devices, driver
+    if not asked.finished or asked.returncode != 0:
+        return [], None
+    rows = [match for line in out.splitlines()[:MOST_DEVICES] if (match := _SMI.fullmatch(line.strip()))]
+    devices = [(row[1], int(row[2]) * 2**20 if row[2].isdecimal() else None) for row in rows]
+    return devices, next((row[3] for row in rows if row[3][0] != "["), None)

@@ -2,6 +2,7 @@
 
 Run by its path, in any Python 3.8 or newer, with nothing of trainwright on its path: what is asked is that interpreter's own view.
 Stage "packages" is printed before torch is touched, so that an import which never ends, or ends the process, leaves the rest known.
+What torch itself prints goes to stderr, however it prints it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES_ONLY = "--packages-only"
+PACKAGES_ONLY, WITHIN = "--packages-only", "--within="
+MOST_DEVICES = 1024
 _BUILD = re.compile(r"^(cuda|hip|xpu|debug)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]", re.MULTILINE)
 
 
@@ -97,28 +100,35 @@ def torch_answer() -> dict[str, Any]:
     try:
         import torch
     except BaseException as problem:  # SystemExit too: a broken installation does anything at all
-        return {"stage": "torch", "state": "broken", "error": f"{type(problem).__name__}: {problem}"[:500]}
-    version = str(getattr(torch, "__version__", "")) or None
+        return {"stage": "torch", "state": "broken", "error": _said(problem)[:500]}
     try:
+        version = str(getattr(torch, "__version__", ""))[:100] or None
         devices = [_describe(torch, kind, index) for kind in ("cuda", "xpu", "hpu") for index in range(_count(torch, kind))]
         return {"stage": "torch", "state": "ok", "version": version, "devices": devices, "backends": _backends(torch)}
     except Exception as problem:
-        said = f"it imports, but asking it for devices raises {type(problem).__name__}: {problem}"
-        return {"stage": "torch", "state": "broken", "version": version, "error": said[:500]}
+        said = f"it imports, but asking it for devices raises {_said(problem)}"
+        return {"stage": "torch", "state": "broken", "error": said[:500]}
+
+
+def _said(problem: BaseException) -> str:
+    try:
+        return f"{type(problem).__name__}: {problem}"
+    except Exception:  # an error that cannot be shown
+        return type(problem).__name__
 
 
 def _count(torch: Any, kind: str) -> int:
     module = getattr(torch, kind, None)
-    return int(module.device_count()) if module is not None and module.is_available() else 0
+    return min(int(module.device_count()), MOST_DEVICES) if module is not None and module.is_available() else 0
 
 
 def _describe(torch: Any, kind: str, index: int) -> dict[str, Any]:
     module = getattr(torch, kind)
     if not hasattr(module, "get_device_properties"):
-        return {"kind": kind, "name": str(module.get_device_name(index)), "memory_bytes": None}
+        return {"kind": kind, "name": str(module.get_device_name(index))[:200], "memory_bytes": None}
     properties = module.get_device_properties(index)
     memory = getattr(properties, "total_memory", None)
-    return {"kind": kind, "name": str(getattr(properties, "name", kind)), "memory_bytes": int(memory) if memory else None}
+    return {"kind": kind, "name": str(getattr(properties, "name", kind))[:200], "memory_bytes": int(memory) if memory else None}
 
 
 def _backends(torch: Any) -> list[str]:
@@ -128,14 +138,23 @@ def _backends(torch: Any) -> list[str]:
     return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available", lambda: False)()]
 
 
+def _on_disk(place: str) -> bool:
+    return os.path.isdir(place) or os.path.isfile(place)
+
+
 def main(arguments: list[str]) -> None:
-    names = [name for name in arguments if name != PACKAGES_ONLY]
+    names = [name for name in arguments if not name.startswith("--")]
+    for seconds in (name[len(WITHIN) :] for name in arguments if name.startswith(WITHIN)):
+        signal.alarm(int(seconds))  # it ends by itself where whoever asked was killed and cannot end it
     here = os.path.dirname(os.path.realpath(__file__))
-    sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here]  # its neighbours must not shadow packages
+    # Its neighbours must not shadow packages; a device on the path (/dev/zero) would be read as an archive, without end.
+    sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here and _on_disk(place or ".")]
     answer = packages(names)
-    print(json.dumps(answer), flush=True)
-    if answer["torch"]["state"] != "absent" and PACKAGES_ONLY not in arguments:
-        print(json.dumps(torch_answer()), flush=True)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:  # no process that torch starts inherits it
+        os.dup2(2, 1)
+        print(json.dumps(answer), file=told, flush=True)
+        if answer["torch"]["state"] != "absent" and PACKAGES_ONLY not in arguments:
+            print(json.dumps(torch_answer()), file=told, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""What Accelerate 1.15 makes of a config file: which launcher flag each key sets, and which values stop it.
-
-This follows accelerate 1.15.0: `process_config` (commands/config/config_args.py), the merge of the file into the
-launcher's flags (commands/launch.py), `str()` of each flag into an environment variable (utils/launch.py), and what
-FullyShardedDataParallelPlugin makes of those (utils/dataclasses.py). Keys and choices are in accelerate_keys.json.
-"""
-
+# helpers/trainwright/emit/accelerate_file.py without its comments
 from __future__ import annotations
 
 import difflib
@@ -35,7 +29,6 @@ _BOOLEANS = (
 
 @cache
 def table() -> dict[str, Any]:
-    """accelerate_keys.json: every key, flag and choice of the Accelerate version it names."""
     text = (Path(__file__).parent / "accelerate_keys.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
@@ -43,12 +36,10 @@ def table() -> dict[str, Any]:
 
 @cache
 def flags() -> frozenset[str]:
-    """Every attribute that Accelerate's launcher reads from its merged arguments."""
     return frozenset(table()["other_flags"]).union(*table()["blocks"].values())
 
 
 class Refused(Exception):
-    """A value at which Accelerate stops: why, the stage, and what to write instead (None where that is not sure)."""
 
     def __init__(self, why: str, fails_at: str, instead: Any = None) -> None:
         super().__init__(why)
@@ -59,7 +50,6 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of the file and the launcher flag that it sets; a key inside a block has a path of two parts."""
 
     path: KeyPath
     flag: str
@@ -71,13 +61,11 @@ class Setting:
 
     @property
     def is_read(self) -> bool:
-        """Whether any code of Accelerate reads this flag."""
         return self.flag in flags() if len(self.path) > 1 else self.path[0] in (*table()["cluster"], *table()["legacy"])
 
 
 @dataclass(frozen=True, slots=True)
 class AccelerateFile:
-    """A config file of Accelerate: its keys in the order of the file, and the setting that wins for each flag."""
 
     document: Document
     settings: tuple[Setting, ...]
@@ -85,7 +73,6 @@ class AccelerateFile:
 
     @property
     def kind(self) -> str:
-        """The distributed type: one of Accelerate's names, NO where it is no text, "" where it is refused."""
         try:
             return distributed_type(self.document.get("distributed_type"))
         except Refused:
@@ -96,12 +83,10 @@ class AccelerateFile:
         return self.kind == "FSDP"
 
     def written(self, flag: str) -> Any:
-        """The value that the launcher ends up with for a flag: the file's, else the launcher's own default."""
         setting = self.winners.get(flag)
         return setting.value if setting else table()["fsdp_defaults"].get(flag)
 
     def value(self, flag: str) -> Any:
-        """The value of a flag as the plugin converts it; None where it is refused (`refused` says why)."""
         try:
             return _PARSERS[flag](self.written(flag))
         except Refused:
@@ -109,32 +94,26 @@ class AccelerateFile:
 
     @property
     def version(self) -> int:
-        """1 or 2; 0 where fsdp_version is refused."""
         return self.value("fsdp_version") or 0
 
     @property
     def precision(self) -> str:
-        """no, fp8, fp16 or bf16; "" where it is refused."""
         return self.value("mixed_precision") or ""
 
     @property
     def wrap_classes(self) -> tuple[str, ...] | None:
-        """The class names as Accelerate splits them, blanks and all; None where the file names none."""
         written = self.written("fsdp_transformer_layer_cls_to_wrap")
         return None if written is None else tuple(str(written).split(","))
 
     def place(self, flag: str) -> KeyPath:
-        """Where a flag is written, or where it belongs."""
         if setting := self.winners.get(flag):
             return setting.path
         return (*(block for block, keys in table()["blocks"].items() if flag in keys), flag)
 
     def unknown(self) -> Iterator[Setting]:
-        """Top-level keys at which Accelerate stops with "had unknown keys"."""
         return (s for s in self.settings if len(s.path) == 1 and not s.is_read)
 
     def refused(self) -> Iterator[tuple[Setting, Refused]]:
-        """Every value that stops Accelerate before the model is touched, and why."""
         for setting in self.settings:
             if len(setting.path) > 1 and not isinstance(setting.path[1], str):
                 yield setting, Refused(f"is a key that is no text but {shown(setting.path[1])}", "launcher")
@@ -147,7 +126,6 @@ class AccelerateFile:
             yield from self._contradictions()
 
     def _read_flags(self) -> list[str]:
-        """The flags whose values reach a conversion, given the others."""
         wanted = ["compute_environment", "distributed_type", "gpu_ids"]
         wanted += [] if self.kind == "XLA" else ["mixed_precision", "dynamo_backend"]
         if not self.uses_fsdp:
@@ -161,7 +139,6 @@ class AccelerateFile:
         def stop(flag: str, why: str, fails_at: str, instead: Any) -> tuple[Setting, Refused]:
             return Setting(self.place(flag), flag, self.written(flag)), Refused(why, fails_at, instead)
 
-        # The launcher tests the raw values, so a quoted "false" counts as true here.
         if self.written("fsdp_cpu_ram_efficient_loading") and not self.written("fsdp_sync_module_states"):
             why = "with fsdp_cpu_ram_efficient_loading (true by default) the launcher wants it true, under FSDP2 too"
             yield stop("fsdp_sync_module_states", why, "launcher", True)
@@ -175,14 +152,13 @@ class AccelerateFile:
 
 
 def accelerate_file(document: Document) -> AccelerateFile:
-    """The document as Accelerate's launcher takes it. Raises UserError where its top level is no mapping."""
     if not isinstance(document.value, dict):
         raise UserError(f"{document.path}: an Accelerate config is a mapping of keys to values, not a {type(document.value).__name__}")
     settings = tuple(_settings(document.value))
     blocks = list(table()["cluster"])
     order = sorted(settings, key=lambda s: blocks.index(s.path[0]) + 1 if len(s.path) > 1 else 0)
     winners = {setting.flag: setting for setting in order}
-    if document.get("fp16") and not document.has("mixed_precision"):  # as Accelerate 0.11 wrote it
+    if document.get("fp16") and not document.has("mixed_precision"):
         winners.setdefault("mixed_precision", Setting(("fp16",), "mixed_precision", "fp16"))
     return AccelerateFile(document, settings, winners)
 
@@ -196,24 +172,18 @@ def _settings(value: dict[Any, Any]) -> Iterator[Setting]:
 
 
 def _flag(block: str, key: Any) -> str:
-    """The flag that a key of a block sets: three blocks get their prefix where the key lacks it."""
     start, prefix = table()["prefixes"].get(block, ("", ""))
     return str(key) if str(key).startswith(start) else f"{prefix}{key}"
 
 
-# --- conversions ----------------------------------------------------------------------------------------------------
-
-
-LONGEST_WORD = 100  # no key nor choice is longer, and likeness costs the product of both lengths
+LONGEST_WORD = 100
 
 
 def is_count(text: str) -> bool:
-    """Whether a text is digits alone, and few enough to be a count."""
     return text.isdecimal() and len(text) <= 18
 
 
 def nearest(word: Any, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The choice that `word` looks most like, whatever its case."""
     if len(str(word)) > LONGEST_WORD:
         return None
     by_upper = {choice.upper(): choice for choice in choices}
@@ -222,7 +192,6 @@ def nearest(word: Any, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
 
 
 def distributed_type(value: Any) -> str:
-    """Accelerate's name of the kind of job. What is no text (False from an unquoted NO, null) is run as one process."""
     if not isinstance(value, str):
         return "NO"
     types = table()["distributed_types"]
@@ -268,7 +237,6 @@ def _gpu_ids(value: Any) -> Any:
 
 
 def _truth(value: Any) -> bool:
-    """Accelerate's str_to_bool over str(value): so a YAML true and a quoted "True" are the same."""
     word = str(value).lower()
     if word not in (*_TRUE, *_FALSE):
         raise Refused("is neither true nor false", "plugin")
@@ -297,7 +265,6 @@ def _version(value: Any) -> int:
 
 
 def _one_of(name: str, numbered: int) -> Callable[[Any], str]:
-    """A conversion to one of the table's choices: by name in any case, the first `numbered` also by 1, 2, 3 ..."""
 
     def convert(value: Any) -> str:
         choices: list[str] = table()[name]
@@ -330,7 +297,6 @@ def _bare_no(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of the file for a message: as JSON writes it, and not at length."""
     text = json.dumps(finite(value), default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -1,17 +1,15 @@
-"""Mixtures of experts: Mixtral, Qwen2-MoE and Qwen3-MoE, DeepSeek V2 and V3 with latent attention.
-
-One reader per family. A new one is a function here and its row in READERS; its defaults stand in defaults.json.
-"""
-
+# helpers/trainwright/families/mixture.py without its comments
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from trainwright.families.assemble import attending, attention, decoder, each, rms, rotary, sliding, uniform
+from trainwright.families.assemble import attending, attention, decoder, each, mscale, rms, rotary, sliding, uniform
 from trainwright.families.llama import mlp
 from trainwright.fields import Fields, shown
 from trainwright.parts import Attention, Block, Decoder, Experts, Latent, Mlp, Norm, Router
+from trainwright.rotary import Rotary
 
 
 def mixtral(f: Fields) -> Decoder:
@@ -23,7 +21,6 @@ def mixtral(f: Fields) -> Decoder:
 
 
 def qwen2_moe(f: Fields) -> Decoder:
-    """One shared expert, weighed by a gate of its own, beside the routed ones."""
     width = f.size("hidden_size")
     heads = attention(f, width, qkv_bias=f.flag("qkv_bias"), rotary=rotary(f))
     shared = Mlp(f.size("shared_expert_intermediate_size"), activation=f.activation("hidden_act"))
@@ -50,7 +47,6 @@ def qwen_experts(f: Fields) -> Experts:
 
 
 def sparse(f: Fields, block: Block) -> Callable[[int], Block]:
-    """Which layers have experts: every decoder_sparse_step-th, but none of mlp_only_layers; the others have a plain MLP."""
     step, plain = f.size_or("decoder_sparse_step", 1), set(layer_numbers(f, "mlp_only_layers"))
     if step == 1 and not plain:
         return lambda layer: block
@@ -59,7 +55,6 @@ def sparse(f: Fields, block: Block) -> Callable[[int], Block]:
 
 
 def layer_numbers(f: Fields, name: str) -> list[int]:
-    """A list of layers, counted from 0."""
     found, layers = f.words(name) or [], f.size("num_hidden_layers")
     wrong = [number for number in found if type(number) is not int or not 0 <= number < layers]
     if wrong:
@@ -68,7 +63,6 @@ def layer_numbers(f: Fields, name: str) -> list[int]:
 
 
 def chosen(f: Fields, name: str, num: int) -> int:
-    """num_experts_per_tok, which cannot be more than there are."""
     found = f.size("num_experts_per_tok")
     if found > num:
         f.clash("num_experts_per_tok", f"{f.named('num_experts_per_tok')} is {found}, and {f.named(name)} only {num}")
@@ -84,7 +78,6 @@ def deepseek_v2(f: Fields) -> Decoder:
 
 
 def deepseek_v3(f: Fields) -> Decoder:
-    """The layers that predict further tokens (num_nextn_predict_layers) are not part of the model Transformers builds."""
     router = Router("sigmoid", f.flag("norm_topk_prob"), f.number("routed_scaling_factor"), *groups(f))
     further = f.document.get(*f.path, "num_nextn_predict_layers")
     if further:
@@ -93,7 +86,6 @@ def deepseek_v3(f: Fields) -> Decoder:
 
 
 def deepseek(f: Fields, block_class: str, router: Router, bias: bool) -> Decoder:
-    """The first first_k_dense_replace layers have a plain MLP, the others experts and a shared MLP."""
     width = f.size("hidden_size")
     num, size, act = (
         f.size("n_routed_experts", "num_experts", "num_local_experts"),
@@ -110,7 +102,6 @@ def deepseek(f: Fields, block_class: str, router: Router, bias: bool) -> Decoder
 
 
 def latent(f: Fields) -> Attention:
-    """Multi-head latent attention: every head has a key and a value of its own, made of one small latent."""
     heads, bias = f.size("num_attention_heads"), f.flag("attention_bias")
     kv_heads = f.size_or("num_key_value_heads", heads)
     if kv_heads != heads:
@@ -118,6 +109,7 @@ def latent(f: Fields) -> Attention:
     plain, turned = f.size("qk_nope_head_dim"), f.size("qk_rope_head_dim")
     ranks = Latent(f.size("kv_lora_rank"), turned, f.optional_size("q_lora_rank"), Norm())
     dim = plain + turned
+    positions = rotary(f)
     return Attention(
         heads,
         heads,
@@ -126,12 +118,19 @@ def latent(f: Fields) -> Attention:
         qkv_bias=bias,
         out_bias=bias,
         latent=ranks,
-        rotary=replace(rotary(f), fraction=turned / dim),
+        rotary=replace(positions, fraction=turned / dim),
+        scale=latent_scale(f, dim, positions),
     )
 
 
+def latent_scale(f: Fields, dim: int, positions: Rotary) -> float | None:
+    said: Any = f.mapping("rope_scaling" if f.has("rope_scaling") else "rope_parameters").get("mscale_all_dim")
+    if positions.stretch is None or type(said) not in (int, float) or not said > 0:
+        return None
+    return float(dim**-0.5 * mscale(positions.stretch.factor, said) ** 2)
+
+
 def groups(f: Fields) -> tuple[int, int]:
-    """How many groups the experts form, and how many of them a token may choose from."""
     num, kept = f.size_or("n_group", 1), f.size_or("topk_group", 1)
     if kept > num:
         f.clash("topk_group", f"topk_group is {kept}, and n_group only {num}")

@@ -1,5 +1,4 @@
-"""What each rank of a run wrote as its last line, for a report where no diagnosis can be had."""
-
+# helpers/trainwright/launch/ends.py without its comments
 from __future__ import annotations
 
 import json
@@ -8,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_TAIL_BYTES = 2**16  # of a perf file; an end line has at most some 2,000
-_LONGEST = 300  # characters of an error's message that a line for people shows
+_TAIL_BYTES = 2**16
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """The end record of one rank, as it stands; all "" where it left none, or the field is not text."""
 
     rank: int
     status: str = ""
@@ -22,12 +20,15 @@ class RankEnd:
     exception: str = ""
     message: str = ""
     phase: str = ""
+    begun: bool = True
 
     @property
     def completed(self) -> bool:
         return self.status == "completed"
 
     def __str__(self) -> str:
+        if not self.begun:
+            return f"rank {self.rank} had not begun: where another failed first, torchrun ended it; else its stderr.log tells"
         if not self.status:
             return f"rank {self.rank} left no end record: something outside its Python ended it, see logs/launcher.log and its stderr.log"
         what = ": ".join(part for part in (self.exception or self.type, self.message[:_LONGEST]) if part)
@@ -35,19 +36,19 @@ class RankEnd:
 
 
 def ends_of(run_dir: str, world_size: int) -> list[RankEnd]:
-    """The end of each of `world_size` ranks, by RUN/perf/rank*.jsonl."""
     return [_end(rank, Path(run_dir, "perf", f"rank{rank}.jsonl")) for rank in range(world_size)]
 
 
 def _end(rank: int, file: Path) -> RankEnd:
-    row: dict[str, Any] = next((found for line in reversed(_tail(file)) if (found := _row(line)) is not None), {})
+    lines = _tail(file)
+    row: dict[str, Any] = next((found for line in reversed(lines) if (found := _row(line)) is not None), {})
     error = row.get("error")
     facts = error if isinstance(error, dict) else {}
-    return RankEnd(rank, _text(row.get("status")), *(_text(facts.get(name)) for name in ("type", "exception", "message", "phase")))
+    kind, exception, message, phase = (_text(facts.get(name)) for name in ("type", "exception", "message", "phase"))
+    return RankEnd(rank, _text(row.get("status")), kind, exception, message, phase, bool(lines))
 
 
 def _tail(file: Path) -> list[bytes]:
-    """The last lines of a file; none of one that cannot be read or is no plain file."""
     try:
         if not file.is_file() or file.is_symlink():
             return []

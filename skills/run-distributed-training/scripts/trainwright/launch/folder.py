@@ -1,5 +1,4 @@
-"""The folder of one run: made fresh, replaced only where it carries our own manifest."""
-
+# helpers/trainwright/launch/folder.py without its comments
 from __future__ import annotations
 
 import os
@@ -13,11 +12,10 @@ from trainwright.errors import UserError
 from trainwright.launch.processes import alive, running
 
 MANIFEST_SCHEMA = "trainwright/manifest/1"
-_OURS = ("manifest.json", "job.json", "logs", "perf")
+_OURS = ("manifest.json", "job.json", "logs", "perf", "heartbeat", "checkpoints")
 
 
 def check(run_dir: str, force: bool) -> None:
-    """Raise UserError where `run_dir` cannot become this run's folder; changes nothing."""
     folder = Path(run_dir)
     if not os.path.lexists(folder):
         return
@@ -33,11 +31,10 @@ def check(run_dir: str, force: bool) -> None:
 
 
 def create(run_dir: str, force: bool) -> Path:
-    """Make RUN, RUN/logs and RUN/perf. Under `force` the files of the earlier run go, and only they; raises UserError."""
     check(run_dir, force)
     folder = Path(run_dir)
     try:
-        for name in _OURS if folder.exists() else ():
+        for name in _OURS if os.path.exists(folder) else ():
             _remove(folder / name)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=force)
@@ -49,7 +46,6 @@ def create(run_dir: str, force: bool) -> Path:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a run folder, None where there is none that is ours."""
     try:
         value: dict[str, Any] = load_mapping(str(folder / "manifest.json"), "json").value
     except DocumentError:

@@ -1,5 +1,4 @@
-"""manifest.json: what one run was started with, and how it ended; enough to start it again, and no secret."""
-
+# helpers/trainwright/launch/manifest.py without its comments
 from __future__ import annotations
 
 import hashlib
@@ -12,7 +11,7 @@ from typing import Any
 
 from trainwright import probe
 from trainwright.document import load
-from trainwright.emit import accelerate
+from trainwright.emit import backend
 from trainwright.errors import UserError
 from trainwright.job import Job
 from trainwright.launch.folder import MANIFEST_SCHEMA
@@ -21,7 +20,6 @@ from trainwright.output import write_text
 from trainwright.version import VERSION
 
 PACKAGES = ("torch", "numpy", "accelerate", "transformers", "deepspeed")
-# The variables of the caller that change how such a job runs. Nothing else of the environment is written down.
 INHERITED = (
     "CUDA_VISIBLE_DEVICES",
     "GLOO_SOCKET_IFNAME",
@@ -38,8 +36,7 @@ INHERITED = (
 
 
 def begin(job: Job, argv: list[str], variables: dict[str, str], token: str) -> dict[str, Any]:
-    """The manifest of a job that is about to start; raises UserError where the model or config cannot be read."""
-    reading = accelerate.read(load(job.backend_config), load_model(job.model))
+    strategy = backend.read(load(job.backend_config), load_model(job.model)).under(job).strategy
     return {
         "schema": MANIFEST_SCHEMA,
         "trainwright": VERSION,
@@ -54,7 +51,7 @@ def begin(job: Job, argv: list[str], variables: dict[str, str], token: str) -> d
         "git": probe.git_sha(os.getcwd()),
         "model": {"path": job.model, "sha256": sha256(job.model)},
         "backend_config": {"path": job.backend_config, "sha256": sha256(job.backend_config)},
-        "asked": {"world_size": job.world_size, "strategy": reading.strategy.name},
+        "asked": {"world_size": job.world_size, "strategy": strategy.name},
         "started": now(),
         "ended": None,
         "outcome": {"status": "running", "returncode": None},
@@ -66,12 +63,10 @@ def write(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def now() -> str:
-    """This moment as ISO 8601 in UTC, to the millisecond."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def sha256(path: str) -> str:
-    """The hash of a file's bytes in hexadecimal; raises UserError."""
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:

@@ -1,5 +1,4 @@
-"""The processes of one run: found by the token in their environment, ended by id, and nobody else's ever touched."""
-
+# helpers/trainwright/launch/processes.py without its comments
 from __future__ import annotations
 
 import os
@@ -10,12 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Every process of a run is started, by us or by its parent, with this variable; its value is the run's own random token.
 TOKEN = "TRAINWRIGHT_RUN_TOKEN"
 
 
 def alive(token: str) -> list[int]:
-    """Ids of the living processes that were started with this run's token; empty where there is no /proc."""
     try:
         ids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except OSError:
@@ -24,7 +21,6 @@ def alive(token: str) -> list[int]:
 
 
 def belongs(pid: int, token: str) -> bool:
-    """Whether process `pid` lives and carries the token. A zombie's environment is gone, so it does not count."""
     try:
         variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
         return f"{TOKEN}={token}".encode() in variables
@@ -33,7 +29,6 @@ def belongs(pid: int, token: str) -> bool:
 
 
 def running(pid: int) -> bool:
-    """Whether a process with this id runs on this host (a zombie does not)."""
     try:
         return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except OSError:
@@ -51,14 +46,12 @@ def running(pid: int) -> bool:
 
 @dataclass(slots=True)
 class Processes:
-    """The launcher of a run (torchrun) and whatever it started; `sent` records every signal we gave."""
 
     launcher: subprocess.Popen[bytes]
     token: str
     sent: list[dict[str, int]] = field(default_factory=list)
 
     def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
-        """Send a signal to each process that is still ours at this moment."""
         for pid in pids:
             if pid != os.getpid() and (belongs(pid, self.token) or self._is_launcher(pid)):
                 try:
@@ -68,11 +61,9 @@ class Processes:
                 self.sent.append({"pid": pid, "signal": int(number)})
 
     def _is_launcher(self, pid: int) -> bool:
-        # Not reaped yet, so that the id cannot be anyone else's.
         return pid == self.launcher.pid and self.launcher.poll() is None
 
     def dump_stacks(self, settle_s: float = 2.0) -> None:
-        """Have each worker write its Python stacks to its stderr: SIGABRT under PYTHONFAULTHANDLER, which also ends it."""
         workers = [pid for pid in alive(self.token) if pid != self.launcher.pid]
         self.signal(workers, signal.SIGABRT)
         deadline = time.monotonic() + settle_s
@@ -80,11 +71,6 @@ class Processes:
             time.sleep(0.05)
 
     def end(self, grace_s: float, hurry: Callable[[], bool]) -> list[int]:
-        """End the run: ask torchrun, which asks its workers; kill what is left after `grace_s` or as soon as `hurry()`.
-
-        Where torchrun has ended by itself, what it left has a second to follow. Returns the ids that could not be
-        ended (in uninterruptible sleep), as a rule none.
-        """
         if ended := self.launcher.poll() is not None:
             grace_s = 1.0
         else:
@@ -92,8 +78,6 @@ class Processes:
         deadline = time.monotonic() + grace_s
         while (alive(self.token) if ended else self.launcher.poll() is None) and time.monotonic() < deadline and not hurry():
             time.sleep(0.05)
-        # Look until two looks in a row find none: one may start another between two looks, and a process that is
-        # just being started has no environment to be known by for a moment.
         quiet = 0
         for attempt in range(100):
             left = self._left()

@@ -1,5 +1,4 @@
-"""Run a job on this host through torchrun: start it, watch it, and leave no process behind, whatever happens."""
-
+# helpers/trainwright/launch/torchrun.py without its comments
 from __future__ import annotations
 
 import dataclasses
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trainwright import probe
+from trainwright import heartbeat, probe
 from trainwright.errors import MissingPackageError, UserError
 from trainwright.job import Job
 from trainwright.launch import folder, manifest
@@ -24,8 +23,10 @@ from trainwright.launch.watch import Clocks, Progress
 from trainwright.progress import Step
 
 WORKER = "trainwright.train.run"
-STALL_S = 120.0  # importing torch and the first step of a small job take well under a minute on a busy machine
+TORCHRUN = "trainwright.train.elastic"
+STALL_S = 120.0
 GRACE_S = 5.0
+SAVING_S = 60.0
 _LOOK_S = 0.1
 
 Status = Literal["running", "completed", "failed", "timeout", "interrupted"]
@@ -33,7 +34,6 @@ Status = Literal["running", "completed", "failed", "timeout", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `returncode` is torchrun's (negative: the signal that ended it), None where it never started."""
 
     status: Status
     returncode: int | None
@@ -47,25 +47,27 @@ class Outcome:
 
 
 def command(job: Job, run_dir: str, worker: str = WORKER) -> list[str]:
-    """The argv that starts the job. One host, a free port, no restart: a restarted rank would hide what ended it."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes", "1", "--local-addr", "127.0.0.1"]
+    torchrun = [sys.executable, "-m", TORCHRUN, "--standalone", "--nnodes", "1", "--local-addr", "127.0.0.1"]
     ranks = ["--nproc-per-node", str(job.world_size), "--max-restarts", "0"]
     logs = ["--log-dir", os.path.join(run_dir, "logs"), "-r", "3"]
     return [*torchrun, *ranks, *logs, "-m", worker, "--job", os.path.join(run_dir, "job.json")]
 
 
 def variables(job: Job, token: str) -> dict[str, str]:
-    """What the job's environment has beside the caller's; each rank inherits it from torchrun."""
     threads = max(1, probe.cpu_count() // job.world_size)
     return {
         **probe.python_variables(),
-        "PYTHONFAULTHANDLER": "1",  # a crash, and the end of a stall, write the Python stacks
-        "PYTHON_EXEC": sys.executable,  # torchrun starts its workers with this one where it is set
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHON_EXEC": sys.executable,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(GRACE_S)),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(grace_s(job))),
         "TRAINWRIGHT_LAUNCHER_PID": str(os.getpid()),
         TOKEN: token,
     }
+
+
+def grace_s(job: Job) -> float:
+    return SAVING_S if job.checkpoint_every else GRACE_S
 
 
 def silent(what: str, fraction: float | None = None) -> None:
@@ -82,15 +84,12 @@ def run(
     force: bool = False,
     worker: str = WORKER,
 ) -> Outcome:
-    """Run `job` in the new folder `run_dir` and wait for its end; `timeout_s` overrides the job's own.
-
-    Ctrl-C, SIGTERM and SIGHUP end the job and give the status "interrupted" (they raise nothing here).
-    Raises UserError where the folder, the model or the config will not do, MissingPackageError without torch.
-    """
     if not probe.importable("torch"):
         raise MissingPackageError("torch", "running a job")
     run_dir = os.path.abspath(run_dir)
     job = dataclasses.replace(job, run_dir=run_dir, timeout_s=timeout_s or job.timeout_s)
+    if force and any(_inside(place, run_dir) for place in (job.resume, job.init_from)):
+        raise UserError(f"--force would remove {run_dir}, whose checkpoints this job starts from; name a new --run-dir")
     token = secrets.token_hex(8)
     settings = variables(job, token)
     argv = command(job, run_dir, worker)
@@ -103,9 +102,12 @@ def run(
         return attempt.run()
 
 
+def _inside(place: str, folder: str) -> bool:
+    return bool(place) and Path(os.path.realpath(folder)) in (here := Path(os.path.realpath(place)), *here.parents)
+
+
 @dataclass(slots=True)
 class _Stop:
-    """Signals that asked the launcher to end."""
 
     seen: list[int] = field(default_factory=list)
 
@@ -118,16 +120,12 @@ class _Stop:
 
 @contextmanager
 def _stop_signals() -> Iterator[_Stop]:
-    """Note SIGINT, SIGTERM and SIGHUP instead of acting on them, so that none can fall between a start and its record.
-
-    Outside the main thread Python takes no handlers: the signals then reach whoever runs there.
-    """
     stop = _Stop()
     before: dict[int, Any] = {}
     try:
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, lambda received, frame: stop.seen.append(received))
     except ValueError:
         pass
@@ -140,7 +138,6 @@ def _stop_signals() -> Iterator[_Stop]:
 
 @contextmanager
 def _no_core_files() -> Iterator[None]:
-    """Children inherit a core limit of 0: the stacks they write at an abort are enough, their memory image is not wanted."""
     try:
         import resource
     except ImportError:
@@ -156,7 +153,6 @@ def _no_core_files() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What ended a run; where a clock did, which ("total" or "stall") and how long no rank had written by then."""
 
     status: Status
     reason: str = ""
@@ -166,7 +162,6 @@ class _End:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One start of one job, from its manifest to the end of its last process."""
 
     job: Job
     place: Path
@@ -189,7 +184,7 @@ class _Attempt:
                 processes = self._start()
                 end = self._watch(processes, Clocks(started, self.job.timeout_s, self.stall_s))
         finally:
-            left = processes.end(GRACE_S + 3, self.stop.insisted) if processes else []
+            left = processes.end(grace_s(self.job) + 3, self.stop.insisted) if processes else []
             returncode = processes.launcher.poll() if processes else None
             found = {"returncode": returncode, "oom_kills": _difference(kills, probe.oom_kills())}
             ours = {"signals_sent": processes.sent if processes else [], "not_ended": left}
@@ -214,13 +209,14 @@ class _Attempt:
         return Processes(launcher, self.settings[TOKEN])
 
     def _watch(self, processes: Processes, clocks: Clocks) -> _End:
-        """Wait for the end of the job: its own, a clock's, or one that a signal asks for."""
         progress = Progress(str(self.place / "perf"))
         shown = -1
         while (returncode := processes.launcher.poll()) is None and not self.stop.asked():
             progress.look()
             if clock := clocks.expired(progress):
-                end = _End("timeout", clocks.reason(clock), clock, round(progress.idle_s(), 3))
+                where = heartbeat.stuck(heartbeat.read(str(self.place)))
+                reason = f"{clocks.reason(clock)}{'; ' if where else ''}{where}"
+                end = _End("timeout", reason, clock, round(progress.idle_s(), 3))
                 processes.dump_stacks()
                 return end
             if (done := progress.slowest(self.job.world_size)) != shown:

@@ -1,5 +1,4 @@
-"""Where a running job stands, read from the perf files its ranks write, and the clocks that end a job which hangs."""
-
+# helpers/trainwright/launch/watch.py without its comments
 from __future__ import annotations
 
 import json
@@ -7,12 +6,11 @@ import os
 import time
 from dataclasses import dataclass, field
 
-_NEWS_BYTES = 2**20  # of one file in one look: enough for thousands of lines, and a rogue writer cannot fill our memory
+_NEWS_BYTES = 2**20
 
 
 @dataclass(slots=True)
 class Progress:
-    """Follows RUN/perf/rank*.jsonl: the last step of each rank, and when any of them last grew."""
 
     folder: str
     steps: dict[str, int] = field(default_factory=dict)
@@ -20,7 +18,6 @@ class Progress:
     _read: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Take in what the ranks have written since the last look."""
         for name in self._names():
             news = self._news(name)
             if news:
@@ -28,11 +25,9 @@ class Progress:
                 self.steps[name] = max([self.steps.get(name, 0), *_steps(news)])
 
     def slowest(self, world_size: int) -> int:
-        """The last step that every rank has finished; 0 while a rank has not begun."""
         return min(self.steps.values()) if len(self.steps) >= world_size else 0
 
     def idle_s(self) -> float:
-        """Seconds since any rank last wrote a line (since the start where none has)."""
         return time.monotonic() - self.grew
 
     def _names(self) -> list[str]:
@@ -42,7 +37,6 @@ class Progress:
             return []
 
     def _news(self, name: str) -> bytes:
-        """The complete lines added to one file."""
         try:
             with open(os.path.join(self.folder, name), "rb") as file:
                 file.seek(self._read.get(name, 0))
@@ -69,14 +63,12 @@ def _step(line: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """When to give up: `timeout_s` after the start in any case, `stall_s` after the last line of any rank."""
 
     started: float
     timeout_s: float
     stall_s: float
 
     def expired(self, progress: Progress) -> str:
-        """The clock that says to end the job now, "total" or "stall"; "" while none does."""
         if time.monotonic() - self.started > self.timeout_s:
             return "total"
         return "stall" if progress.idle_s() > self.stall_s else ""

@@ -1,5 +1,4 @@
-"""Worker: prints one JSON line with the accelerators that this interpreter's torch sees."""
-
+# helpers/trainwright/train/devices.py without its comments
 from __future__ import annotations
 
 import json
@@ -7,10 +6,9 @@ from typing import Any
 
 
 def find() -> dict[str, Any]:
-    """{"torch": version, "devices": [{kind, index, name, memory_bytes}]}; an import that fails is the "error"."""
     try:
         import torch
-    except Exception as problem:  # a broken installation raises anything at all: that is the answer
+    except Exception as problem:
         return {"torch": None, "devices": [], "error": f"{type(problem).__name__}: {problem}"[:300]}
     devices = [_describe(kind, index) for kind in ("cuda", "xpu") for index in range(_count(torch, kind))]
     return {"torch": str(torch.__version__), "devices": devices, "error": None}

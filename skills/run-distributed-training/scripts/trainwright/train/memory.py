@@ -1,5 +1,4 @@
-"""The memory cap of a rank, enforced by the system, and what a process holds. All sizes in bytes."""
-
+# helpers/trainwright/train/memory.py without its comments
 from __future__ import annotations
 
 import ctypes
@@ -10,17 +9,12 @@ import sys
 
 import torch
 
-OWN_MAPPING = 32 * 1024  # an allocation this large or larger gets pages of its own under a cap; with 128 KiB holes grew for 40 steps
-OUT_OF_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")  # torch's CPU allocator, the system, C++
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # glibc's malloc.h
+OWN_MAPPING = 32 * 1024
+OUT_OF_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 def steady_allocator() -> None:
-    """Make glibc give each large block back at once, so that a cap on the process is a cap on its tensors.
-
-    By default the threshold for a mapping of its own grows to 32 MiB as blocks are freed, and holes in the heap stay
-    counted. One arena, because each thread's arena keeps its own holes. Nothing happens without glibc.
-    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim"):
         for option, value in ((M_MMAP_THRESHOLD, OWN_MAPPING), (M_TRIM_THRESHOLD, OWN_MAPPING), (M_ARENA_MAX, 1)):
@@ -29,12 +23,6 @@ def steady_allocator() -> None:
 
 
 def enforce(cap: int, device: torch.device) -> str:
-    """From now on this process cannot allocate more than `cap` bytes on top of what it has; "" or why that is not so.
-
-    CPU: RLIMIT_DATA counts private writable memory, so the kernel itself refuses and torch raises its own error. What
-    the process holds already (interpreter, libraries, threads, buffers) is not counted: call this after a warm-up and
-    before the model is allocated. CUDA, XPU: the share of the device that torch's allocator may take.
-    """
     if device.type != "cpu":
         module = getattr(torch, device.type)
         module.set_per_process_memory_fraction(min(cap / module.get_device_properties(device).total_memory, 1.0), device)
@@ -53,13 +41,11 @@ def enforce(cap: int, device: torch.device) -> str:
 
 
 def lift() -> None:
-    """Take the cap off a CPU rank, so that a process that ran out of memory can still say so."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def held_bytes() -> int | None:
-    """VmData of this process: its private writable memory, what RLIMIT_DATA counts; None where /proc does not say."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             lines = [line for line in file if line.startswith("VmData:")]
@@ -77,7 +63,6 @@ def _refused(size: int) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out: torch on an accelerator or a CPU, Python, C++, or the system."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
@@ -86,7 +71,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process now (its peak where /proc is missing)."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,9 +1,4 @@
-"""Worker: what the interpreter that runs this has installed, and whether its torch imports. Prints JSON, one line a stage.
-
-Run by its path, in any Python 3.8 or newer, with nothing of trainwright on its path: what is asked is that interpreter's own view.
-Stage "packages" is printed before torch is touched, so that an import which never ends, or ends the process, leaves the rest known.
-"""
-
+# helpers/trainwright/train/stack.py without its comments
 from __future__ import annotations
 
 import importlib.metadata
@@ -11,16 +6,17 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES_ONLY = "--packages-only"
+PACKAGES_ONLY, WITHIN = "--packages-only", "--within="
+MOST_DEVICES = 1024
 _BUILD = re.compile(r"^(cuda|hip|xpu|debug)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]", re.MULTILINE)
 
 
 def packages(names: list[str]) -> dict[str, Any]:
-    """Versions of the named distributions, what they need and lack, and which lie in the user's own folder."""
     found = {name: dist for name in names if (dist := _distribution(name)) is not None}
     user = _user_folder()
     return {
@@ -38,7 +34,7 @@ def _distribution(name: str) -> Any:
     try:
         found = importlib.metadata.distribution(name)
         return found if found.version else None
-    except Exception:  # metadata of a broken installation raises anything at all: it is then not installed
+    except Exception:
         return None
 
 
@@ -53,7 +49,6 @@ def _lies_in(dist: Any, folder: str) -> bool:
 
 
 def _unmet(name: str, dist: Any) -> list[dict[str, Any]]:
-    """Requirements without extras that are not met; none can be told without the package `packaging`."""
     try:
         from packaging.requirements import Requirement
     except ImportError:
@@ -68,13 +63,12 @@ def _unmet(name: str, dist: Any) -> list[dict[str, Any]]:
             version = str(other.version) if other is not None else None
             if version is None or not need.specifier.contains(version, prereleases=True):
                 gaps.append({"package": name, "needs": f"{need.name}{need.specifier}", "found": version})
-        except Exception:  # a line that cannot be read is no gap
+        except Exception:
             continue
     return gaps
 
 
 def _torch_build() -> dict[str, Any]:
-    """What torch is built for, by the file version.py beside it; nothing is imported."""
     try:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError, AttributeError):
@@ -93,32 +87,38 @@ def _torch_build() -> dict[str, Any]:
 
 
 def torch_answer() -> dict[str, Any]:
-    """Import torch and ask it for its devices; an import that raises is the answer."""
     try:
         import torch
-    except BaseException as problem:  # SystemExit too: a broken installation does anything at all
-        return {"stage": "torch", "state": "broken", "error": f"{type(problem).__name__}: {problem}"[:500]}
-    version = str(getattr(torch, "__version__", "")) or None
+    except BaseException as problem:
+        return {"stage": "torch", "state": "broken", "error": _said(problem)[:500]}
     try:
+        version = str(getattr(torch, "__version__", ""))[:100] or None
         devices = [_describe(torch, kind, index) for kind in ("cuda", "xpu", "hpu") for index in range(_count(torch, kind))]
         return {"stage": "torch", "state": "ok", "version": version, "devices": devices, "backends": _backends(torch)}
     except Exception as problem:
-        said = f"it imports, but asking it for devices raises {type(problem).__name__}: {problem}"
-        return {"stage": "torch", "state": "broken", "version": version, "error": said[:500]}
+        said = f"it imports, but asking it for devices raises {_said(problem)}"
+        return {"stage": "torch", "state": "broken", "error": said[:500]}
+
+
+def _said(problem: BaseException) -> str:
+    try:
+        return f"{type(problem).__name__}: {problem}"
+    except Exception:
+        return type(problem).__name__
 
 
 def _count(torch: Any, kind: str) -> int:
     module = getattr(torch, kind, None)
-    return int(module.device_count()) if module is not None and module.is_available() else 0
+    return min(int(module.device_count()), MOST_DEVICES) if module is not None and module.is_available() else 0
 
 
 def _describe(torch: Any, kind: str, index: int) -> dict[str, Any]:
     module = getattr(torch, kind)
     if not hasattr(module, "get_device_properties"):
-        return {"kind": kind, "name": str(module.get_device_name(index)), "memory_bytes": None}
+        return {"kind": kind, "name": str(module.get_device_name(index))[:200], "memory_bytes": None}
     properties = module.get_device_properties(index)
     memory = getattr(properties, "total_memory", None)
-    return {"kind": kind, "name": str(getattr(properties, "name", kind)), "memory_bytes": int(memory) if memory else None}
+    return {"kind": kind, "name": str(getattr(properties, "name", kind))[:200], "memory_bytes": int(memory) if memory else None}
 
 
 def _backends(torch: Any) -> list[str]:
@@ -128,14 +128,22 @@ def _backends(torch: Any) -> list[str]:
     return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available", lambda: False)()]
 
 
+def _on_disk(place: str) -> bool:
+    return os.path.isdir(place) or os.path.isfile(place)
+
+
 def main(arguments: list[str]) -> None:
-    names = [name for name in arguments if name != PACKAGES_ONLY]
+    names = [name for name in arguments if not name.startswith("--")]
+    for seconds in (name[len(WITHIN) :] for name in arguments if name.startswith(WITHIN)):
+        signal.alarm(int(seconds))
     here = os.path.dirname(os.path.realpath(__file__))
-    sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here]  # its neighbours must not shadow packages
+    sys.path[:] = [place for place in sys.path if os.path.realpath(place or ".") != here and _on_disk(place or ".")]
     answer = packages(names)
-    print(json.dumps(answer), flush=True)
-    if answer["torch"]["state"] != "absent" and PACKAGES_ONLY not in arguments:
-        print(json.dumps(torch_answer()), flush=True)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
+        os.dup2(2, 1)
+        print(json.dumps(answer), file=told, flush=True)
+        if answer["torch"]["state"] != "absent" and PACKAGES_ONLY not in arguments:
+            print(json.dumps(torch_answer()), file=told, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Peak tensor bytes of a rank, counted by torch itself, with the share of each category at the peak."""
-
+# helpers/trainwright/train/tracker.py without its comments
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -14,7 +13,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-CATEGORIES = {  # the names in torch's two trackers -> ours
+from trainwright.train import zero
+
+CATEGORIES = {
     "Parameter": "parameters",
     "Sharded Param": "parameters",
     "Unsharded Param": "unsharded_parameters",
@@ -29,18 +30,13 @@ CATEGORIES = {  # the names in torch's two trackers -> ours
     "Optstate": "optimizer_states",
     "OptState": "optimizer_states",
     "Inputs": "inputs",
-    "Other": "inputs",  # MemTracker's word for what is handed to it: here the token ids
+    "Other": "inputs",
 }
 
 Snapshot = dict[str, int]
 
 
 class Tracker:
-    """The peak from the model's construction on.
-
-    CPU: torch's MemTracker (which sees the buckets that DDP makes in C++) and, once a model is sharded, FSDPMemTracker,
-    for the first `steps` steps. CUDA and XPU: the allocator's own peak, of every step and without categories.
-    """
 
     def __init__(self, device: torch.device, steps: int) -> None:
         self.device, self.steps = device, steps
@@ -53,28 +49,29 @@ class Tracker:
 
     @contextmanager
     def construction(self) -> Iterator[None]:
-        """Track what runs inside: building the model and its optimizer."""
         try:
             with self._torch or nullcontext():
                 yield
         finally:
             self._keep(self._peak())
 
-    def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Track the steps of this model; call once, after `construction`."""
+    def follow(self, model: nn.Module, optimizer: Optimizer) -> str:
         if self._torch is None:
-            return
+            return ""
+        if zero.is_engine(model):
+            self._torch = None
+            return "torch's trackers do not see the flat buffers that DeepSpeed keeps its tensors in"
         if isinstance(model, FSDPModule):
             self._torch = FSDPMemTracker(model, optimizer)
-            return
+            return ""
         self._torch.track_external(model, optimizer)
         optimizer.register_step_pre_hook(lambda *_: self._name_gradients(model))
         if isinstance(model, DistributedDataParallel):
             model.module.register_forward_pre_hook(self._see_buckets)
+        return ""
 
     @contextmanager
-    def step(self, number: int, inputs: tuple[Tensor, ...]) -> Iterator[None]:
-        """Track step `number` (from 1): its peak is then in `step_bytes`, None where it was not tracked."""
+    def step(self, number: int, inputs: Sequence[Tensor]) -> Iterator[None]:
         self.step_bytes = None
         if self.device.type != "cpu":
             getattr(torch, self.device.type).reset_peak_memory_stats(self.device)
@@ -82,18 +79,22 @@ class Tracker:
             yield
             self._keep(self._peak() if self.device.type != "cpu" else {})
             return
-        self._torch.reset_mod_stats()  # torch refuses a second iteration otherwise; entering begins a new peak
+        self._torch.reset_mod_stats()
         self._before_step, self._buckets = {}, 0
         try:
             with self._torch:
                 self._hand_over(inputs)
                 yield
         finally:
-            self._keep(max(self._before_step, self._peak(), key=_total))  # of equal ones the first, which is better named
+            self._keep(max(self._before_step, self._peak(), key=_total))
 
-    def _hand_over(self, inputs: tuple[Tensor, ...]) -> None:
+    def next_round(self) -> None:
+        if self._torch is not None:
+            self._torch.reset_mod_stats()
+
+    def _hand_over(self, inputs: Sequence[Tensor]) -> None:
         if isinstance(self._torch, FSDPMemTracker):
-            self._torch.track_inputs(inputs)
+            self._torch.track_inputs(tuple(inputs))
         else:
             self._torch.track_external(*inputs)
 
@@ -111,11 +112,9 @@ class Tracker:
         return named
 
     def _see_buckets(self, *_: object) -> None:
-        """Before the first block runs no activation lives: what bears that name are DDP's new gradient buckets."""
         self._buckets = self._snapshot("current").get("activations", 0)
 
     def _name_gradients(self, model: nn.Module) -> None:
-        """After the backward the buckets are the gradients' storage: name them so, in the peak that has passed too."""
         passed = self._snapshot("peak")
         if self._buckets:
             passed["activations"] -= self._buckets
@@ -124,7 +123,6 @@ class Tracker:
         self._torch.track_external(model)
 
     def _keep(self, peak: Snapshot) -> None:
-        """Note a peak: of this step, and of the run where it is the highest yet."""
         if not peak:
             return
         self.step_bytes = _total(peak)

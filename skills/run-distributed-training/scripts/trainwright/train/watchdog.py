@@ -1,57 +1,81 @@
-"""A thread that ends the worker when it is told to, or when whoever started it is gone.
-
-The main thread may be deep in a collective that never returns, where no Python signal handler runs. The C part of a
-handler always does: it writes the signal's number into a pipe, and this thread reads it.
-"""
-
+# helpers/trainwright/train/watchdog.py without its comments
 from __future__ import annotations
 
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 LAUNCHER = "TRAINWRIGHT_LAUNCHER_PID"
-GONE = 128 + signal.SIGHUP  # the exit code when the launcher is gone
+GONE = 128 + signal.SIGHUP
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-LEAVING = threading.Lock()  # whoever holds it says the last words; a failed main thread takes it and keeps it
+LEAVING = threading.Lock()
+
+Words = Callable[[str, str], None]
 
 
-def start(last_words: Callable[[str, str], None], interval_s: float = 1.0) -> None:
-    """Watch from now on; call in the main thread.
+@dataclass(slots=True)
+class _State:
+    words: Words = lambda exception, message: None
+    grace_s: float = 0.0
+    asked: int = 0
 
-    `last_words(exception, message)` runs before the exit: "SIGTERM" and 143, or "LauncherGone" and 129.
-    """
+
+_STATE = _State()
+
+
+def start(last_words: Words | None = None, interval_s: float = 0.5) -> None:
+    _STATE.words = last_words or _STATE.words
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _noted)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    launcher = os.environ.get(LAUNCHER, "")
-    watched = (int(launcher) if launcher.isdecimal() else None, os.getppid())
-    threading.Thread(target=_watch, args=(reader, watched, last_words, interval_s), name="watchdog", daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, (launcher(), os.getppid()), interval_s), name="watchdog", daemon=True).start()
+
+
+def launcher() -> int | None:
+    number = os.environ.get(LAUNCHER, "")
+    return int(number) if number.isdecimal() else None
+
+
+def tell(last_words: Words) -> None:
+    _STATE.words = last_words
+
+
+def hold(grace_s: float) -> None:
+    _STATE.grace_s = grace_s
+
+
+def asked() -> int:
+    return _STATE.asked
 
 
 def _noted(number: int, frame: object) -> None:
     """Nothing: the thread acts. Without a handler of Python's the pipe would stay silent."""
 
 
-def _watch(reader: int, watched: tuple[int | None, int], last_words: Callable[[str, str], None], interval_s: float) -> None:
-    gone = ""
-    while not gone:
+def _watch(reader: int, watched: tuple[int | None, int], interval_s: float) -> None:
+    deadline = float("inf")
+    while not (gone := _gone(*watched)) and time.monotonic() < deadline:
         ready, _, _ = select.select([reader], [], [], interval_s)
         number = os.read(reader, 1)[0] if ready else 0
-        if number in ENDING:
-            _leave(signal.Signals(number).name, f"ended by {signal.Signals(number).name}", 128 + number, last_words)
-        gone = _gone(*watched)
-    _leave("LauncherGone", gone, GONE, last_words)
+        if number in ENDING and not _STATE.asked:
+            _STATE.asked = number
+            deadline = time.monotonic() + _STATE.grace_s
+    if gone:
+        _leave("LauncherGone", gone, GONE)
+    name = signal.Signals(_STATE.asked).name
+    late = f"; the step did not end within {_STATE.grace_s:g} s, nothing of it is saved" if _STATE.grace_s else ""
+    _leave(name, f"ended by {name}{late}", 128 + _STATE.asked)
 
 
 def _gone(launcher: int | None, parent: int) -> str:
-    """What is gone of those that started this process, "" while all live."""
     if os.getppid() != parent:
         return f"the parent process {parent} is gone"
     if launcher is not None and not alive(launcher):
@@ -60,7 +84,6 @@ def _gone(launcher: int | None, parent: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and only waits for its parent to notice (a zombie) does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,10 +96,10 @@ def alive(pid: int) -> bool:
         return os.name == "posix" and not os.path.isdir("/proc/self")
 
 
-def _leave(exception: str, message: str, code: int, last_words: Callable[[str, str], None]) -> None:
+def _leave(exception: str, message: str, code: int) -> None:
     LEAVING.acquire(timeout=5)
     try:
         os.write(2, f"trainwright worker {os.getpid()}: {message}; it ends\n".encode())
-        last_words(exception, message)
+        _STATE.words(exception, message)
     finally:
         os._exit(code)

@@ -159,8 +159,8 @@ def _killed(run: Run, group: list[Event]) -> Cause:
 def failed_without_cause(run: Run) -> Iterator[Hit]:
     """The job failed, often before its first step, and its files do not say why.
 
-    No rank recorded an error of its own: none began, or those that speak only lost a peer. Nothing is guessed then;
-    the log of the rank that is missing, or torchrun's own output, holds the answer.
+    No rank recorded an error of its own: none began, those that speak only lost a peer, or a signal from outside ended
+    them. Nothing is guessed then; the log of the rank that is missing, or torchrun's own output, holds the answer.
 
     Bad `manifest.json`:
         {"schema": "trainwright/manifest/1", "outcome": {"status": "failed", "returncode": 1}}
@@ -172,21 +172,31 @@ def failed_without_cause(run: Run) -> Iterator[Hit]:
         {"kind": "end", "status": "completed", "steps": 1, "error": null}
     """
     found = events(run)
-    if run.status != "failed" or initiated(run) or any(e.kind == "timeout" for e in found) or left_early(run):
+    if not (run.status == "failed" or _launcher_gone(run)) or initiated(run) or any(e.kind == "timeout" for e in found) or left_early(run):
         return
     peers = [event for event in found if event.kind == "peer"]
     silent = [rank.number for rank in run.in_order if not rank.end and not any(rank is e.rank for e in peers)]
     last = _launcher_line(run)
-    evidence = gathered([*(e.evidence for e in peers), (last,) if last else ()])
+    asked = [event for event in found if event.kind == "ended" and event.text]
+    evidence = gathered([*(e.evidence for e in peers + asked), (last,) if last else ()])
     when = f"after step {run.last_step}" if run.last_step else "before its first step"
     code = run.outcome.get("returncode")
     told = f"; torchrun itself was ended by {signal_name(-code)}" if type(code) is int and code < 0 else ""
     told += f"; {ranks_word(e.rank.number for e in peers)} only lost a peer" if peers else ""
+    told += f"; {ranks_word(e.rank.number for e in asked)}: {_one_line(asked[0].text)}" if asked else ""
     lost = f"; {ranks_word(silent)} left no word" if silent else ""
+    why = "no rank failed by itself" if asked and not silent and not peers else "its files do not say why"
     name = "insufficient_evidence_need_rank_log" if peers or silent else "insufficient_evidence"
     confirm = f"the log of {ranks_word(silent)}" if silent else "torchrun's own output"
-    message = f"the job failed {when}, and its files do not say why{told}{lost}{f': torchrun says {_one_line(last.text)}' if last else ''}"
+    confirm = "who sends that signal here: the scheduler, a limit, a person" if why.startswith("no rank") else confirm
+    message = f"the job failed {when}, and {why}{told}{lost}{f': torchrun says {_one_line(last.text)}' if last else ''}"
     yield Cause(name, message, "low", evidence, None, confirm).hit()
+
+
+def _launcher_gone(run: Run) -> bool:
+    """Whether nobody was left to write down how the run ended: by its manifest it runs, and each rank's last word is that it was ended."""
+    found = events(run)
+    return run.status == "running" and bool(found) and all(e.kind == "ended" and e.rank.end for e in found)
 
 
 def _launcher_line(run: Run) -> Any:
