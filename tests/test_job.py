@@ -43,8 +43,10 @@ MISTAKES: dict[str, list[Any]] = {
     "memory_cap_bytes": [0, -5, "300MiB", 1.5],
     "track_memory_steps": [-1],
     "timeout_s": [0, float("nan")],
-    "model": ["config.json", "", None],
+    "model": ["config.json", "", None, "/a\0b"],
     "backend_config": ["fsdp.yaml", 7],
+    "run_dir": ["/a\0b", None],
+    "resume": ["/a\0b", "run"],
 }
 
 

@@ -218,6 +218,9 @@ def _choices(job: Job) -> Iterator[str]:
     for name, choices in _CHOICES.items():
         if getattr(job, name) not in choices:
             yield f"{name} {getattr(job, name)!r:.40} is not one of {', '.join(filter(None, choices))}"
+    for name in ("model", "backend_config", "data", "resume", "init_from", "run_dir"):
+        if "\0" in getattr(job, name):
+            yield f"{name} {getattr(job, name)!r:.200} holds a zero byte, which no path has"
     for name in ("model", "backend_config"):
         if not os.path.isabs(getattr(job, name)):
             yield f"{name} {getattr(job, name)!r:.200} is not an absolute path"

@@ -15,6 +15,7 @@ from trainwright.cli import COMMANDS
 from trainwright.rules import load_all
 
 STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
+PLAN = "choose-parallel-training-plan"
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
@@ -29,10 +30,13 @@ JSON_CALLS = {
     (DEBUG, "doctor"): ([], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
+    (PLAN, "plan"): (["predict", "there is no such.csv", "--output", "out.csv"], 2),
+    (PLAN, "explain"): (["PLN001"], 0),
+    (PLAN, "rules"): ([], 0),
 }
 _CONFIGS = ("check.rules.accelerate", "check.rules.accelerate_fsdp", "check.rules.documents")
 _ENVIRONMENTS = ("check.rules.environment", "check.rules.environment_variables")
-RULES = {STRATEGY: (*_CONFIGS, "advise.rules."), DEBUG: ("diagnose.rules.", *_ENVIRONMENTS)}  # what a skill carries
+RULES = {STRATEGY: (*_CONFIGS, "advise.rules."), DEBUG: ("diagnose.rules.", *_ENVIRONMENTS), PLAN: ("plan.rules.",)}  # what a skill carries
 
 
 @pytest.fixture(scope="module", params=["as it is", "without _ files"])

@@ -54,6 +54,16 @@ def test_a_folder_that_cannot_be_written_is_a_users_mistake(tmp_path: Path) -> N
         Records(str(tmp_path), 0, {})
 
 
+def test_a_name_that_is_no_utf_8_is_recorded_as_it_is(tmp_path: Path) -> None:
+    """The system gives such a file name as text with lone surrogates."""
+    name = b"part-\xff.npy".decode("utf-8", "surrogateescape")
+    records = Records(str(tmp_path), 0, {})
+    records.data = lambda: {"read": [{"name": name}]}
+    records.end("completed")
+    last = (tmp_path / "perf" / "rank0.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+    assert json.loads(last)["data"]["read"][0]["name"] == name
+
+
 def test_long_messages_are_cut() -> None:
     assert len(failure("exception", "RuntimeError", "x" * 5000, "forward")["message"]) == LONGEST
 

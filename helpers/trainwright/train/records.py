@@ -64,7 +64,7 @@ class Records:
         self._write({"kind": "end", "status": status, "steps": self.steps, **peak, **read, "error": error}, last=True)
 
     def _write(self, row: dict[str, Any], last: bool = False) -> None:
-        line = json.dumps(finite(row), separators=(",", ":"), ensure_ascii=False, default=str) + "\n"
+        line = json.dumps(finite(row), separators=(",", ":"), default=str) + "\n"
         with self._lock:
             if self._ended:
                 return
