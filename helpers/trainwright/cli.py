@@ -47,6 +47,7 @@ COMMANDS = {
         Command(
             "diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", "distributed-strategy"
         ),
+        Command("isoflop", "trainwright.isoflop.command", "scaling studies: power, collect, fit, plot, with intervals and a verdict"),
         Command("demo", "trainwright.demo", "the main job, end to end, on this machine", "distributed-strategy", ("run",)),
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )
@@ -133,7 +134,12 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    face.add_arguments(parser)
+    for each in face.add_arguments(parser) or [parser]:  # a face with actions of its own answers their parsers
+        _add_common(each)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
     common = parser.add_argument_group("report")
     common.add_argument("--format", choices=("text", "json"), default="text", help="text for people, json for programs (default text)")
     common.add_argument("--output", metavar="FILE", default="-", help="write the whole report to FILE instead of stdout (-)")
@@ -142,7 +148,6 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         "--fail-on", type=_fail_on, metavar="LEVEL", default=Severity.ERROR, help="exit 1 from error (default), warning, info or never"
     )
     common.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr, findings only in text")
-    return parser
 
 
 def _limit(text: str) -> int:

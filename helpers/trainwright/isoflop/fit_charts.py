@@ -1,0 +1,128 @@
+"""What a fit looks like: the charts that the page and the picture files share, as data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainwright.isoflop import approach2
+from trainwright.isoflop.analysis import Analysis, factor_of
+from trainwright.isoflop.charts import Chart, Series
+from trainwright.isoflop.estimates import Estimate
+from trainwright.isoflop.newton import Array
+from trainwright.isoflop.statistics import interval
+from trainwright.page import COLOURS
+
+_MOST_BUDGETS, _MOST_POINTS = 24, 4000
+
+
+def charts(result: Analysis) -> list[Chart]:
+    """Curves with parabolas and minima, N* and D* over C with bands, residuals, the profile, each budget's chance of a minimum."""
+    made = [_curves(result), *_optima(result), _residuals(result), _profile(result), _draws(result)]
+    return [chart for chart in made if chart is not None and any(len(series.points) for series in chart.series)]
+
+
+def _points(x: Array, y: Array) -> list[tuple[float, float]]:
+    step = max(1, len(x) // _MOST_POINTS)
+    return list(zip(x[::step].tolist(), y[::step].tolist(), strict=True))
+
+
+def _parabolas(result: Analysis) -> Estimate | None:
+    return result.answer("2")
+
+
+def _curves(result: Analysis) -> Chart | None:
+    study, answer = result.study, _parabolas(result)
+    chart = Chart("Loss over N at each budget, with parabolas and minima", "N", "loss", log_x=True)
+    if answer is None or answer.parabolas is None:
+        chart.series.append(Series("rows", _points(study.params, study.loss), "dots"))
+        return chart
+    found = answer.parabolas
+    loss = answer.fitted_loss
+    judged = [i for i, group in enumerate(found.groups) if group.distinct >= 3]
+    for k, i in enumerate(judged[-_MOST_BUDGETS:]):
+        group, minimum, colour = found.groups[i], found.minima[i], COLOURS[k % len(COLOURS)]
+        name = f"{group.flops:.3g} FLOP{' (refused)' if minimum.refused else ''}"
+        chart.series.append(Series(name, _points(study.params[group.rows], loss[group.rows]), "dots", colour))
+        c = approach2.parabolas(group, loss[None, group.rows], np.ones((1, len(group.rows))))[0]
+        x = np.linspace(group.x.min(), group.x.max(), 60)
+        chart.series.append(
+            Series("", _points(np.exp(x + group.centre), np.polyval(c, x)), "dashes" if minimum.refused else "line", colour)
+        )
+        if minimum.params is not None and minimum.loss is not None:
+            chart.series.append(Series("", [(minimum.params, minimum.loss)], "rings", colour))
+    return chart
+
+
+def _optima(result: Analysis) -> list[Chart]:
+    study, factor = result.study, factor_of(result.study)
+    flops = np.geomspace(study.flops.min() / 2, study.flops.max() * 10, 60)
+    sizes = Chart("N* over C, 95 % bands", "C in FLOP", "N*", log_x=True, log_y=True)
+    tokens = Chart("D* over C", "C in FLOP", "D*", log_x=True, log_y=True)
+    answer = _parabolas(result)
+    if answer is not None and answer.parabolas is not None:
+        kept = [m for m in answer.parabolas.minima if m.params and m.tokens]
+        sizes.series.append(Series("minima", [(m.flops, m.params or 0.0) for m in kept], "dots", "#555"))
+        tokens.series.append(Series("minima", [(m.flops, m.tokens or 0.0) for m in kept], "dots", "#555"))
+    for k, one in enumerate(result.answers):
+        best = one.optimal_params(flops)
+        if best is None:
+            continue
+        colour = COLOURS[k % len(COLOURS)]
+        name = f"approach {one.approach}" if one.approach.isdigit() else one.approach
+        sizes.series.append(Series("", _band(one, flops, factor, result.settings.level), "band", colour))
+        sizes.series.append(Series(name, _points(flops, best), "line", colour))
+        tokens.series.append(Series(name, _points(flops, flops / (factor * best)), "line", colour))
+    return [sizes, tokens]
+
+
+def _band(answer: Estimate, flops: Array, factor: float, level: float) -> list[tuple[float, float]]:
+    """The replicates' interval of N* along C, there and back."""
+    if len(answer.intercepts):
+        with np.errstate(over="ignore"):
+            draws = np.exp(answer.intercepts[:, None] + answer.draws[:, None] * np.log(flops))
+    elif len(answer.surfaces):
+        _, a, b, alpha, beta = answer.surfaces.T
+        with np.errstate(all="ignore"):
+            ratio = (alpha * a / (beta * b)) ** (1 / (alpha + beta))
+            draws = ratio[:, None] * (flops / factor) ** (beta / (alpha + beta))[:, None]
+    else:
+        return []
+    pairs = [interval(draws[:, k], level) for k in range(len(flops))]
+    low = [(float(c), p[0]) for c, p in zip(flops, pairs, strict=True)]
+    high = [(float(c), p[1]) for c, p in zip(flops, pairs, strict=True)]
+    return low + high[::-1]
+
+
+def _residuals(result: Analysis) -> Chart:
+    chart = Chart("Residuals of ln L over C", "C in FLOP", "ln L minus its fit", log_x=True)
+    for answer in (a for a in result.answers if a.surface is not None):
+        assert answer.surface is not None
+        study = result.study
+        residual = np.log(study.loss / answer.surface.loss(study.params, study.tokens))
+        chart.series.append(
+            Series(f"approach {answer.approach}" if answer.approach.isdigit() else answer.approach, _points(study.flops, residual), "dots")
+        )
+    return chart
+
+
+def _profile(result: Analysis) -> Chart | None:
+    profile = result.data["profile"]
+    if not profile:
+        return None
+    pairs = list(zip(profile["a"], profile["objective"], strict=True))
+    return Chart("Least objective of approach 3 at each exponent", "a", "objective", [Series("objective", pairs)])
+
+
+def _draws(result: Analysis) -> Chart:
+    """How the replicates' exponents are spread: a histogram as a line, each approach's."""
+    chart = Chart("Exponents of the replicates", "a", "share of replicates")
+    for answer in result.answers:
+        draws = answer.draws[np.isfinite(answer.draws)]
+        if len(draws) < 20:
+            continue
+        low, high = np.quantile(draws, [0.005, 0.995])
+        counts, edges = np.histogram(draws, bins=40, range=(float(low), float(high) if high > low else float(low) + 1e-9))
+        middle = (edges[1:] + edges[:-1]) / 2
+        name = f"approach {answer.approach}" if answer.approach.isdigit() else answer.approach
+        chart.series.append(Series(name, _points(middle, counts / len(draws)), "line"))
+    return chart
