@@ -16,6 +16,7 @@ from trainwright.isoflop.surface import FREE, TIED, Design, Surface, huber, solv
 from trainwright.isoflop.vpnls import linear_part
 
 DELTA = 1e-3
+_FIRST, _AHEAD = 100, 8  # iterations of every start, and how many of the best go on until they have converged
 EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.55, 0.85, 1.3, 2.0)
 
 
@@ -54,9 +55,11 @@ def fit(
     free = free_columns(tied, fixed_e is not None)
     starts = cold_starts(design, loss, tied, fixed_e)
     weights = np.ones((1, len(loss))) if w is None else w[None]
-    found = solve(design, np.log(loss)[None], weights, starts, delta, free, iterations=400, tolerance=1e-13)
+    first = solve(design, np.log(loss)[None], weights, starts, delta, free, iterations=_FIRST, tolerance=1e-13)
+    ahead = np.argsort(first.values, kind="stable")[:_AHEAD]
+    found = solve(design, np.log(loss)[None], weights, first.points[ahead], delta, free, iterations=400, tolerance=1e-13)
     best = found.best()
-    agreeing = int((found.values <= found.values[best] * (1 + 1e-6) + 1e-18).sum())
+    agreeing = int((first.values <= found.values[best] * (1 + 1e-6) + 1e-18).sum())
     surface = Surface(*map(float, design.surfaces(found.points[best : best + 1])[0]))
     return SurfaceFit(
         surface, float(found.values[best]), found.points[best], design, free, delta, len(starts), agreeing, bool(found.converged[best])

@@ -65,6 +65,7 @@ class Estimate:
     found: Any = None
     residuals: Array = field(default_factory=lambda: np.zeros(0))
     fitted_loss: Array = field(default_factory=lambda: np.zeros(0))
+    surface_squares: float | None = None  # of ln L, by the best surface on the rows that approach 2 judged
     refused: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -121,7 +122,9 @@ def by_surface(study: Study, settings: Settings) -> Estimate:
     found = approach3.fit(study.params, study.tokens, study.loss, settings.delta, settings.tied, settings.fixed_e)
     answer.objective, answer.surface, answer.found = found.objective, found.surface, found
     answer.exponent, answer.token_exponent = found.surface.exponent, 1 - found.surface.exponent
-    answer.notes.append(f"{found.starts_agreeing} of {found.starts} cold starts ended at this objective")
+    answer.notes.append(
+        f"{found.starts_agreeing} of {found.starts} cold starts were at this objective within 100 steps; the best go on until they have converged"
+    )
     answer.residuals = approach3.residuals(found, study.loss)
     if settings.replicates:
         _bootstrap_surface(

@@ -182,9 +182,10 @@ def _lack_of_fit(study: Study, answer: Estimate, parabolas: Estimate | None) -> 
     if free < 3 or spent < 1:
         return []
     relative = parabolas.residuals[rows] / study.loss[rows]
-    least_squares = approach3.fit(study.params[rows], study.tokens[rows], study.loss[rows], np.inf)
-    own = approach3.residuals(least_squares, study.loss[rows])
-    inner, outer = float(relative @ relative), float(own @ own)
+    if parabolas.surface_squares is None:
+        least_squares = approach3.fit(study.params[rows], study.tokens[rows], study.loss[rows], np.inf)
+        parabolas.surface_squares = 2 * least_squares.objective
+    inner, outer = float(relative @ relative), parabolas.surface_squares
     f = max(outer - inner, 0.0) / spent / max(inner / free, 1e-300)
     p = f_tail(f, spent, free)
     rms = float(np.sqrt(outer / len(rows)))

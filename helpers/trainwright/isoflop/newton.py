@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,30 +111,22 @@ def _steps(state: _State, scale: Array) -> tuple[Array, Array]:
 def _solve(hessians: Array, gradients: Array, damping: Array, scale: Array) -> tuple[Array, NDArray[np.bool_]]:
     """Solve (H + damping * scale) s = -g for all; a matrix that is not positive definite is marked, its step is meaningless."""
     size = len(scale)
-    lower: list[list[Any]] = [[hessians[:, i, j] for j in range(i + 1)] for i in range(size)]
-    pivots: list[Array] = []
+    system = np.empty((size, size + 1, len(hessians)))  # problems last: the loops below run over the unknowns only
+    system[:, :size], system[:, size] = hessians.transpose(1, 2, 0), -gradients.T
+    diagonal = system[np.arange(size), np.arange(size)] + damping * scale[:, None]
+    system[np.arange(size), np.arange(size)] = diagonal
     definite = np.ones(len(hessians), bool)
     for j in range(size):
-        pivot = lower[j][j] + damping * scale[j]
-        for k in range(j):
-            pivot = pivot - lower[j][k] ** 2 * pivots[k]
-        sound = pivot > 1e-13 * (np.abs(lower[j][j]) + damping * scale[j])
+        pivot = system[j, j]
+        sound = pivot > 1e-13 * np.abs(diagonal[j])
         definite &= sound
-        pivots.append(np.where(sound, pivot, 1.0))
-        for i in range(j + 1, size):
-            entry = lower[i][j]
-            for k in range(j):
-                entry = entry - lower[i][k] * lower[j][k] * pivots[k]
-            lower[i][j] = entry / pivots[j]
-    return _substitute(lower, pivots, -gradients), definite
-
-
-def _substitute(lower: list[list[Any]], pivots: list[Array], right: Array) -> Array:
-    size = len(pivots)
-    half: list[Any] = []
-    for i in range(size):
-        half.append(right[:, i] - sum((lower[i][k] * half[k] for k in range(i)), np.zeros(len(right))))
-    full: list[Any] = [None] * size
-    for i in reversed(range(size)):
-        full[i] = half[i] / pivots[i] - sum((lower[k][i] * full[k] for k in range(i + 1, size)), np.zeros(len(right)))
-    return np.stack(full, axis=1)
+        system[j, j] = np.where(sound, pivot, 1.0)
+        if j + 1 < size:
+            system[j + 1 :, j + 1 :] -= (system[j + 1 :, j] / system[j, j])[:, None] * system[j, j + 1 :]
+    steps = np.empty((size, len(hessians)))
+    for j in reversed(range(size)):
+        rest = system[j, size]
+        if j + 1 < size:
+            rest = rest - np.einsum("kr,kr->r", system[j, j + 1 : size], steps[j + 1 :])
+        steps[j] = rest / system[j, j]
+    return steps.T.copy(), definite

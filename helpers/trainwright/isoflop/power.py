@@ -86,12 +86,15 @@ def information(plan: Plan) -> tuple[Array, Design]:
 
 def condition(surface: Surface, params: Array, tokens: Array) -> float:
     """Of the Jacobian of L in (E, A, B, alpha, beta), columns scaled to unit length; infinite where it has lost rank."""
-    term_a, term_b = params**-surface.alpha, tokens**-surface.beta
+    with np.errstate(over="ignore"):
+        term_a, term_b = params**-surface.alpha, tokens**-surface.beta
     columns = (np.ones_like(params), term_a, term_b, term_a * np.log(params), term_b * np.log(tokens))
     return _condition(np.stack(columns, axis=1))
 
 
 def _condition(j: Array) -> float:
+    if not np.isfinite(j).all():
+        return float("inf")
     lengths = np.linalg.norm(j, axis=0)
     if not (lengths > 0).all() or not np.isfinite(lengths).all():
         return float("inf")

@@ -37,7 +37,8 @@ class Surface:
         return self.beta / (self.alpha + self.beta)
 
     def loss(self, params: Array, tokens: Array) -> Array:
-        return np.asarray(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
+        with np.errstate(over="ignore", invalid="ignore"):  # exponents of a fit that went astray
+            return np.asarray(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
 
     def optimal_params(self, flops: Array, flops_per_param_token: float = 6.0) -> Array:
         """N* that minimises the loss at C = k N D."""
