@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,10 @@ def good(row: dict[str, Any]) -> bool:
     return bool(row["n_spread"] >= 10 and row["sigma"] <= 0.005 and row["budgets"] >= 4)
 
 
+def neither(row: dict[str, Any]) -> bool:
+    return not hopeless(row) and not good(row)
+
+
 def covers(pair: Any, a: float) -> bool:
     return bool(pair and pair[0] is not None and pair[0] <= a <= pair[1])
 
@@ -112,7 +117,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         chosen = [(row["a"], row["fits"][row["trusted"] if name == "trusted" else name], row) for row in rows]
         sure = [(a, f) for a, f, row in chosen if (row["verdict"] if name == "trusted" else f["verdict"]) == "identified"]
         parts.append(_line(name, sure))
-    groups = {"hopeless": hopeless, "good": good, "other": lambda row: not hopeless(row) and not good(row)}
+    groups: dict[str, Callable[[dict[str, Any]], bool]] = {"hopeless": hopeless, "good": good, "other": neither}
     parts += ["", "| designs | studies | identified | weak | underdetermined |", "|---|---|---|---|---|"]
     for name, test in groups.items():
         here = [row["verdict"] for row in rows if test(row)]
@@ -169,7 +174,7 @@ def main() -> None:
     started = time.process_time()
     with open(options.resume, "a", encoding="utf-8") as file:
         for number in (n for n in range(options.studies) if n not in done):
-            row = examine(options.seed, number, options.replicates, number < options.kinds)
+            row: dict[str, Any] = examine(options.seed, number, options.replicates, number < options.kinds)
             file.write(json.dumps(row) + "\n")
             file.flush()
             rows.append(row)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainwright.isoflop import akima, approach3, vpnls
+from trainwright.isoflop import akima, approach3, repeated, vpnls
 from trainwright.isoflop.bootstrap import Around, replicates
 from trainwright.isoflop.estimates import Settings, by_parabolas, by_surface, clusters, strata
 from trainwright.isoflop.forecast import at_run
@@ -71,7 +71,8 @@ def test_all_245_rows_move_the_exponent(recorded: Path, read: Read) -> None:
 
 
 def test_delta_sensitivity(chinchilla: Study) -> None:
-    rows = delta_sensitivity(chinchilla.params, chinchilla.tokens, chinchilla.loss, False, None)
+    found = approach3.fit(chinchilla.params, chinchilla.tokens, chinchilla.loss)
+    rows = delta_sensitivity(found, chinchilla.loss)
     assert [round(row["a"], 4) for row in rows[:4]] == [0.5126, 0.5139, 0.5184, 0.5298]
 
 
@@ -229,3 +230,26 @@ def test_vpnls_is_the_least_squares_optimum(chinchilla: Study) -> None:
         near = Surface(*(np.array([s.E, s.A, s.B, s.alpha, s.beta]) * np.exp(rng.normal(0, 0.003, 5))))
         off = chinchilla.loss - near.loss(chinchilla.params, chinchilla.tokens)
         assert off @ off >= found.objective
+
+
+# Left out by hand in the source ("outliers removed"), beside repeats by seed and other hyperparameters.
+REPEATED_OUTLIERS = [
+    "2b84b4b", "2b88b4b", "2b812b4b", "2b816b4b", "2b824b4b", "2b855b1b25", "4b212b12b", "4b224b12b", "4b284b1b9", "4b284b6b",
+    "2b8100m100m", "14m7b5100m", "14m300b100m", "1b12b7100m", "1b13b9100m", "1b15b9100m", "1b17b5100m", "619m3b9100m", "619m5b9100m",
+    "619m7b5100m", "2b84b8100m", "1b58b8100m", "1b112b100m", "619m22b100m", "421m300b1b5", "221m91b400m", "221m174b400m",
+    "221m600b400m", "8b712b12b", "8b712b1b5", "8b712b400m", "8b712b100m", "3b926b1b5", "2b836b1b5", "2b836b400m", "2b836b100m",
+    "2b246b400m", "2b246b100m", "1b566b1b5", "1b566b100m", "1b191b400m", "1b191b1b5", "1b1250b1b5", "1b5174b1b5", "2b291b1b5",
+    "2b2174b1b5", "8b720b1b5", "2b877b1b5"
+]  # fmt: skip
+
+
+def test_repeated_data_has_the_published_minimum_and_a_lower_one(recorded: Path) -> None:
+    """R_D* 15.388 and R_N* 5.310 are a local minimum of the published objective; another lies 0.03 % lower: the rows do not tell."""
+    rows = rows_of(recorded / "datablations" / "c4_val_losses.csv")
+    kept = [r for r in rows if r["name"] not in REPEATED_OUTLIERS and not any(word in r["name"] for word in ("seed", "opt", "dedup"))]
+    n, d, u, loss = (np.array([float(r[key]) for r in kept]) for key in ("params", "tokens", "unique_tokens", "val_loss"))
+    surface = Surface(np.exp(0.6254804), np.exp(6.255414), np.exp(7.3049974), 0.3526596, 0.3526596)
+    found = repeated.fit(surface, n, d, u, loss)
+    assert len(kept) == 181
+    near = [m for m in found.minima if m[0] == pytest.approx(15.388, rel=0.01) and m[1] == pytest.approx(5.310, rel=0.01)]
+    assert len(near) == 1 and found.objective < near[0][2] < found.objective * 1.001

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import interpolate, optimize, stats
+from scipy import interpolate, optimize, stats  # type: ignore[import-untyped]
 
 from trainwright.isoflop import akima, approach2, approach3, vpnls
 from trainwright.isoflop.newton import Array
@@ -151,7 +151,7 @@ def test_bias_of_noise_free_parabolas(name: str, design: str) -> None:
 
 
 def _bias(surface: Surface, design: str, reach: float) -> float:
-    budgets = 10.0 ** np.arange(17, 22)
+    budgets: Array = 10.0 ** np.arange(17, 22).astype(float)
     offset = {"centred": np.ones(5), "offset": np.full(5, 3.0), "drift": 3 ** (np.arange(5) / 4)}[design]
     n = (surface.optimal_params(budgets) / offset)[:, None] * np.exp(np.linspace(-1, 1, 15) * np.log(reach))
     c = np.repeat(budgets, 15)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.isoflop import akima, approach1, approach3, forecast
+from trainwright.errors import UserError
+from trainwright.isoflop import akima, approach1, approach3, forecast, repeated
 from trainwright.isoflop import profile as profiles
 from trainwright.isoflop.estimates import Estimate, Settings, estimate_all
 from trainwright.isoflop.identify import Verdict, judge, noise_of_repeats, overall
@@ -88,6 +89,7 @@ def analyse(study: Study, options: argparse.Namespace) -> Analysis:
     data["forecasts"] = _forecasts(study, answers, options)
     data["recipe"] = _recipe(study, options) if options.recipe else None
     data["compare"] = _compare(study, options, settings) if options.compare else None
+    data["repeated_data"] = _repeated(study, options, settings) if options.repeated_data else None
     data["remedy"] = None if verdict == "identified" else remedy_json(study, answers, witnesses)
     data["settings"] = _settings_json(settings)
     return result
@@ -187,7 +189,7 @@ def _sensitivity(result: Analysis, answers: list[Estimate]) -> dict[str, Any]:
         grid, values = profiles.profile(surface.found, study.loss)
         low, high = profiles.profile_interval(surface.found, study.loss, grid, values)
         profile = {"a": grid.tolist(), "objective": values.tolist(), "interval": [low, high]}
-    rows = profiles.delta_sensitivity(study.params, study.tokens, study.loss, settings.tied, settings.fixed_e)
+    rows = profiles.delta_sensitivity(surface.found, study.loss)
     return {
         "profile": profile,
         "delta_sensitivity": [{**row, "delta": row["delta"] if np.isfinite(row["delta"]) else "inf"} for row in rows],
@@ -230,6 +232,16 @@ def _compare(study: Study, options: argparse.Namespace, settings: Settings) -> d
     return {"parameters": surface.to_json(), "objective": value, "exponents": {"a": surface.exponent}}
 
 
+def _repeated(study: Study, options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """What repeated tokens and excess parameters are worth, over the given surface."""
+    unique = study.table.number("unique_tokens")
+    if not np.isfinite(unique).all():
+        raise UserError("--repeated-data needs the unique tokens of every row: --columns unique_tokens=COLUMN")
+    found = repeated.fit(Surface(*options.repeated_data), study.params, study.tokens, unique, study.loss, settings.delta)
+    minima = [{"R_D": d, "R_N": n, "objective": value} for d, n, value in found.minima]
+    return {"R_D": found.data_repetitions, "R_N": found.parameter_repetitions, "objective": found.objective, "minima": minima}
+
+
 def remedy_json(study: Study, answers: list[Estimate], witnesses: list[Estimate]) -> dict[str, Any]:
     """The least set of runs that would make the study identify its exponent, on the fitted surface where it is a sane one."""
     surface = next((a.surface for a in answers if a.surface is not None and _sane(a.surface, study)), None)
@@ -239,6 +251,9 @@ def remedy_json(study: Study, answers: list[Estimate], witnesses: list[Estimate]
     if len(study) > _MANY_ROWS:
         return {"runs": [], "reason": f"{len(study)} rows; a remedy is searched for up to {_MANY_ROWS}"}
     found = remedy(plan, 0.9 * NARROW / Z90)
+    if not found.runs:
+        said = f"on the assumed surface these runs would do (predicted sd of a {found.sd_exponent:.3f}): the design is not at fault"
+        return {"runs": [], "reason": f"{said}; look for rows that do not belong before adding runs"}
     return remedy_rows(found) | {
         "assumed_surface": (surface or REFERENCE).to_json(),
         "assumed_log_loss_sd": plan.sigma,

@@ -62,8 +62,12 @@ def _turns(x: Array, y: Array, a: int, b: int, c: int) -> float:
 
 
 def fit(params: Array, tokens: Array, flops: Array, loss: Array) -> EnvelopeFit:
-    """The envelope and its lines; the exponents are None where fewer than three sizes touch it."""
+    """The envelope and its lines; the exponents are None where fewer than three sizes touch it.
+
+    The smallest and the largest size touch it where the ladder ends, not where they are best: they are left out.
+    """
     support = hull(flops, loss)
+    support = support[(params[support] > params.min()) & (params[support] < params.max())]
     if len(np.unique(params[support])) < 3:
         return EnvelopeFit(support, None, 0.0, None, 0.0)
     log_c, log_n, ones = np.log(flops[support]), np.log(params[support]), np.ones(len(support))

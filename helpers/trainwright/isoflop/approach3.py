@@ -66,9 +66,9 @@ def fit(
     )
 
 
-def cold_starts(design: Design, loss: Array, tied: bool, fixed_e: float | None) -> Array:
+def cold_starts(design: Design, loss: Array, tied: bool, fixed_e: float | None, exponents: tuple[float, ...] = EXPONENTS) -> Array:
     """One start [5] per pair of exponents, the linear coefficients by least squares on relative residuals; none may vanish at the start."""
-    pairs = np.array([(a, b) for a, b in product(EXPONENTS, EXPONENTS) if not tied or a == b])
+    pairs = np.array([(a, b) for a, b in product(exponents, exponents) if not tied or a == b])
     linear = linear_part(design, loss, 1 / loss**2, pairs, fixed_e)
     least = 1e-3 * loss.min()
     e, a, b = np.maximum(linear, least).T

@@ -123,7 +123,7 @@ def by_surface(study: Study, settings: Settings) -> Estimate:
     answer.objective, answer.surface, answer.found = found.objective, found.surface, found
     answer.exponent, answer.token_exponent = found.surface.exponent, 1 - found.surface.exponent
     answer.notes.append(
-        f"{found.starts_agreeing} of {found.starts} cold starts were at this objective within 100 steps; the best go on until they have converged"
+        f"{found.starts_agreeing} of {found.starts} cold starts were there within 100 steps; the best go on until they converge"
     )
     answer.residuals = approach3.residuals(found, study.loss)
     if settings.replicates:

@@ -68,6 +68,11 @@ def _extras(data: dict[str, Any]) -> list[str]:
     if data["profile"]:
         low, high = (f"{x:.3f}" if x is not None else "open" for x in data["profile"]["interval"])
         text.append(f"profile of the objective over a, 95 %: {low} to {high}")
+    if data["repeated_data"]:
+        found = data["repeated_data"]
+        near = [m for m in found["minima"][1:] if m["objective"] < found["objective"] * 1.01]
+        more = f"; {len(near)} other minima within 1 %: " + ", ".join(f"({m['R_D']:.3g}, {m['R_N']:.3g})" for m in near) if near else ""
+        text.append(f"repeated data: R_D* = {found['R_D']:.4g}, R_N* = {found['R_N']:.4g}, objective {found['objective']:.8g}{more}")
     if data["compare"]:
         text.append(f"compared parameters: objective {data['compare']['objective']:.12g}")
     return text + [_forecast_line(row) for row in data["forecasts"]]
@@ -84,7 +89,7 @@ def _forecast_line(row: dict[str, Any]) -> str:
 
 def _remedy_lines(found: dict[str, Any] | None) -> list[str]:
     if not found or not found["runs"]:
-        return []
+        return [f"remedy: {found['reason']}"] if found else []
     head = (
         "the least set of runs found that would identify it" if found["reached"] else "runs that would help, though no set found is enough"
     )

@@ -7,39 +7,35 @@ import numpy as np
 from trainwright.isoflop import approach3
 from trainwright.isoflop.approach3 import SurfaceFit
 from trainwright.isoflop.newton import Array
-from trainwright.isoflop.surface import solve
+from trainwright.isoflop.surface import Surface, solve
 
 DELTAS = (1e-4, 1e-3, 1e-2, 1e-1, float("inf"))
 _CHI2_95 = 3.841459  # of one degree of freedom
 
 
 def profile(found: SurfaceFit, loss: Array, points: int = 41) -> tuple[Array, Array]:
-    """Exponents a and the least objective at each, from 0.25 below the fit to 0.25 above, inside (0.02, 0.98)."""
+    """Exponents a and the least objective at each, from 0.25 below the fit to 0.25 above, inside (0.02, 0.98).
+
+    beta = alpha a / (1 - a) holds a; three starts at each, all solved together.
+    """
     best = found.surface.exponent
     grid = np.unique(np.clip(np.append(np.linspace(best - 0.25, best + 0.25, points), best), 0.02, 0.98))
-    middle = int(np.argmin(np.abs(grid - best)))
-    values = np.empty(len(grid))
-    for order in (range(middle, len(grid)), range(middle - 1, -1, -1)):
-        point = found.point
-        for k in order:
-            point, values[k] = _held(found, loss, float(grid[k]), point)
-    return grid, values
-
-
-def _held(found: SurfaceFit, loss: Array, a: float, start: Array) -> tuple[Array, float]:
-    """The best point with beta = alpha a / (1 - a), from `start` and from the fit."""
-    ratio = a / (1 - a)
-    free = np.zeros((5, 4))
-    free[[0, 1, 3, 2, 4], [0, 1, 1, 2, 3]] = [1.0, 1.0, ratio, 1.0, 1.0]
-    if found.free.shape[1] in (3, 4) and not found.free[4].any():
-        free = free[:, :3]
+    ratio = grid / (1 - grid)
+    free = np.zeros((len(grid), 5, 4))
+    free[:, [0, 1, 2, 4], [0, 1, 2, 3]] = 1.0
+    free[:, 3, 1] = ratio
+    if not found.free[4].any():  # E is held
+        free = free[:, :, :3]
+    total = float(found.point[1] + found.point[3])
     starts = []
-    for point in (start, found.point):
-        alpha = float(point[1] + point[3]) / (1 + ratio)
-        starts.append([point[0], alpha, point[2], alpha * ratio, point[4]])
-    minima = solve(found.design, np.log(loss)[None], np.ones((1, len(loss))), np.array(starts), found.delta, free, 200, 1e-11)
-    k = minima.best()
-    return minima.points[k], float(minima.values[k])
+    for factor in (1.0, 0.6, 1.6):
+        start = np.repeat(found.point[None], len(grid), axis=0)
+        start[:, 1] = factor * total / (1 + ratio)
+        start[:, 3] = start[:, 1] * ratio
+        starts.append(start)
+    every, once = np.tile(free, (3, 1, 1)), np.ones((1, len(loss)))
+    minima = solve(found.design, np.log(loss)[None], once, np.concatenate(starts), found.delta, every, 150, 1e-11)
+    return grid, np.asarray(minima.values.reshape(3, len(grid)).min(0))
 
 
 def profile_interval(found: SurfaceFit, loss: Array, grid: Array, values: Array) -> tuple[float | None, float | None]:
@@ -59,10 +55,15 @@ def profile_interval(found: SurfaceFit, loss: Array, grid: Array, values: Array)
     return (float(grid[low]) if low > 0 else None), (float(grid[high]) if high < len(grid) - 1 else None)
 
 
-def delta_sensitivity(params: Array, tokens: Array, loss: Array, tied: bool, fixed_e: float | None) -> list[dict[str, float]]:
-    """The fit at several deltas: delta, exponent a, E, alpha, beta."""
+def delta_sensitivity(found: SurfaceFit, loss: Array) -> list[dict[str, float]]:
+    """The fit at several deltas, from nine cold starts and from the fit itself: delta, exponent a, E, alpha, beta."""
+    held = float(np.exp(found.point[4])) if not found.free[4].any() else None
+    tied = found.free.shape[1] == 4 - (held is not None)
+    cold = approach3.cold_starts(found.design, loss, tied, held, (0.1, 0.35, 0.85))
+    starts = np.concatenate([found.point[None], cold])
     rows = []
     for delta in DELTAS:
-        surface = approach3.fit(params, tokens, loss, delta, tied, fixed_e).surface
+        minima = solve(found.design, np.log(loss)[None], np.ones((1, len(loss))), starts, delta, found.free, 300, 1e-12)
+        surface = Surface(*map(float, found.design.surfaces(minima.points)[minima.best()]))
         rows.append({"delta": delta, "a": surface.exponent, "E": surface.E, "alpha": surface.alpha, "beta": surface.beta})
     return rows

@@ -72,8 +72,8 @@ def study(table: Table, wishes: Wishes) -> Study:
     """The rows that may be fitted; raises UserError where a needed field is in no column."""
     numbers, inferred = _derive(table, wishes.flops_rule)
     sieve = _Sieve(table)
-    _broken(table, numbers, sieve)
     _states(table, sieve)
+    _broken(table, numbers, sieve)
     _units(table, numbers, sieve)
     _cooked(table, numbers, sieve, wishes)
     _schedules(table, sieve)
@@ -110,6 +110,8 @@ def _derive(table: Table, rule: str) -> tuple[dict[str, Array], list[tuple[str, 
     elif not given["tokens"] and given["flops"] and not np.isnan(per_token).all() and not rule:
         numbers["tokens"] = numbers["flops"] / per_token
         inferred.append(("tokens", "flops / flops_per_token", "no column holds tokens"))
+    elif given["tokens"] and given["flops"] and not np.isnan(per_token).all():
+        numbers["flops"] = np.where(np.isnan(numbers["flops"]), per_token * numbers["tokens"], numbers["flops"])
     elif given["tokens"] != given["flops"]:
         name = "flops" if given["tokens"] else "tokens"
         factor = RULES[rule or "6nd"]
@@ -136,8 +138,10 @@ def _broken(table: Table, numbers: dict[str, Array], sieve: _Sieve) -> None:
 
 def _kind(text: str) -> str:
     lower = text.lower().lstrip("+-")
-    if lower in ("nan", "inf", "infinity"):
-        return "not finite"
+    try:
+        return "not finite" if "_" not in lower and not np.isfinite(float(lower)) else "no plain number"
+    except ValueError:
+        pass
     if any(c.isdigit() for c in text):
         return "no plain number (a unit or separator stands in it); give plain numbers such as 1.3e9"
     return "no number"

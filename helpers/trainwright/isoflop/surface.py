@@ -158,14 +158,18 @@ def solve(
     iterations: int = 200,
     tolerance: float = 1e-12,
 ) -> Minima:
-    """Minimise the Huber objective from `starts` [R, 5]; unknowns move in the columns of `free` [5, p] only.
+    """Minimise the Huber objective from `starts` [R, 5]; unknowns move in the columns of `free` [5, p] (or [R, 5, p]) only.
 
     y and w are [1, n] or [R, n]. The points of the answer are t [R, 5].
     """
     rows = max(1, _CHUNK // len(design.x))
-    parts = [_solve(design, _part(y, k, rows), _part(w, k, rows), starts[k : k + rows], delta, free, iterations, tolerance)
+    parts = [_solve(design, _part(y, k, rows), _part(w, k, rows), starts[k : k + rows], delta, _own(free, k, rows), iterations, tolerance)
              for k in range(0, len(starts), rows)]  # fmt: skip
     return Minima(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("points", "values", "converged")))
+
+
+def _own(free: Array, first: int, rows: int) -> Array:
+    return free[first : first + rows] if free.ndim == 3 else free[None]
 
 
 def _part(values: Array, first: int, rows: int) -> Array:
@@ -174,12 +178,18 @@ def _part(values: Array, first: int, rows: int) -> Array:
 
 def _solve(design: Design, y: Array, w: Array, starts: Array, delta: float, free: Array, iterations: int, tolerance: float) -> Minima:
     def objective(moves: Array, which: NDArray[np.intp]) -> Derivatives:
-        value, gradient, hessian = huber(design, _rows(y, which), _rows(w, which), starts[which] + moves @ free.T, delta)
-        return value, gradient @ free, free.T @ hessian @ free
+        own = _rows(free, which)
+        value, gradient, hessian = huber(design, _rows(y, which), _rows(w, which), starts[which] + _along(own, moves), delta)
+        return value, (gradient[:, None] @ own)[:, 0], own.transpose(0, 2, 1) @ hessian @ own
 
-    scale = (free**2).T @ design.scale
-    found = minimise(objective, np.zeros((len(starts), free.shape[1])), scale, iterations, tolerance)
-    return Minima(starts + found.points @ free.T, found.values, found.converged)
+    scale = (free**2).max(0).T @ design.scale
+    found = minimise(objective, np.zeros((len(starts), free.shape[2])), scale, iterations, tolerance)
+    return Minima(starts + _along(free, found.points), found.values, found.converged)
+
+
+def _along(free: Array, moves: Array) -> Array:
+    """[R, 5] of moves [R, p] in the columns of free [R or 1, 5, p]."""
+    return np.asarray((free @ moves[:, :, None])[:, :, 0])
 
 
 def _rows(values: Array, which: NDArray[np.intp]) -> Array:

@@ -52,6 +52,12 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--forecast-run", nargs=2, action="append", type=positive, default=[], metavar=("N", "D"), help="forecast a run's loss"
     )
+    fit.add_argument(
+        "--repeated-data",
+        type=five,
+        metavar="E,A,B,ALPHA,BETA",
+        help="fit R_D* and R_N* of repeated data over this surface (field unique_tokens)",
+    )
     fit.add_argument("--compare", type=five, metavar="E,A,B,ALPHA,BETA", help="the objective of these parameters beside approach 3")
 
 
@@ -59,9 +65,10 @@ def run(options: argparse.Namespace) -> Report:
     """The fit's report; raises UserError for unreadable rows."""
     study = rows_options.read_study(options)
     from trainwright.isoflop.analysis import analyse
-    from trainwright.isoflop.fit_text import checklist_lines, findings, lines, markdown
+    from trainwright.isoflop.fit_text import checklist, checklist_lines, findings, lines, markdown
 
     result = analyse(study, options)
+    result.data["checklist"] = [{"item": item, "answer": answer} for item, answer in checklist(result)]
     report = Report("isoflop", data=result.data, findings=findings(result))
     report.text = [*lines(result), "", *checklist_lines(result)]
     report.summary = f"verdict {result.data['verdict']}, by approach {result.data['trusted']}"
