@@ -19,6 +19,7 @@ CALLS = {
     "estimate": ["--model", "MODEL", "--devices", "4"],
     "advise": ["--model", "MODEL", "--devices", "4", "--memory", "1GiB"],
     "launch": ["--help"],
+    "isoflop": ["--help"],
     "diagnose": ["."],
     "demo": ["--help"],
     "skills": ["--help"],

@@ -134,7 +134,8 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for each in face.add_arguments(parser) or [parser]:  # a face with actions of its own answers their parsers
+    own = face.add_arguments(parser)
+    for each in own if isinstance(own, list) else [parser]:  # a face with actions of its own answers their parsers
         _add_common(each)
     return parser
 

@@ -63,7 +63,9 @@ def analyse(study: Study, options: argparse.Namespace) -> Analysis:
     settings = settings_of(study, options)
     answers = estimate_all(study, settings)
     witnesses = answers if any(a.approach == "2" for a in answers) else [*answers, *_witness(study, settings)]
-    left_out = forecast.leave_largest_out(study, settings)
+    left_out: dict[str, Any] = {"left_out": None, "reason": f"not computed above {_MANY_ROWS} rows", "fits": []}
+    if len(study) <= _MANY_ROWS:
+        left_out = forecast.leave_largest_out(study, settings)
     verdicts = {answer.approach: judge(study, answer, witnesses, left_out) for answer in answers}
     result = Analysis(study, settings, answers, verdicts)
     trusted, verdict = overall(verdicts)
@@ -161,7 +163,7 @@ def _agreement(answers: list[Estimate]) -> list[dict[str, Any]]:
                     "approaches": [one.approach, other.approach],
                     "difference": gap,
                     "joint_half_width": joint,
-                    "agree": joint is None or gap <= joint,
+                    "agree": joint is None or gap <= max(joint, 0.01),
                 }
             )
     return rows

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainwright.isoflop.newton import Array
 from trainwright.isoflop.surface import FREE, TIED, Design, Surface, huber, solve
@@ -17,6 +18,7 @@ from trainwright.isoflop.vpnls import linear_part
 
 DELTA = 1e-3
 _FIRST, _AHEAD = 100, 8  # iterations of every start, and how many of the best go on until they have converged
+_MANY = 4000  # rows; more are fitted whole only from the best starts on a part of them
 EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.55, 0.85, 1.3, 2.0)
 
 
@@ -55,21 +57,33 @@ def fit(
     free = free_columns(tied, fixed_e is not None)
     starts = cold_starts(design, loss, tied, fixed_e)
     weights = np.ones((1, len(loss))) if w is None else w[None]
-    first = solve(design, np.log(loss)[None], weights, starts, delta, free, iterations=_FIRST, tolerance=1e-13)
-    ahead = np.argsort(first.values, kind="stable")[:_AHEAD]
-    found = solve(design, np.log(loss)[None], weights, first.points[ahead], delta, free, iterations=400, tolerance=1e-13)
+    part, rows = _sampled(design)
+    first = solve(part, np.log(loss[rows])[None], weights[:, rows], starts, delta, free, iterations=_FIRST, tolerance=1e-13)
+    ahead = first.points[np.argsort(first.values, kind="stable")[: _AHEAD if len(rows) == len(loss) else 2]]
+    found = solve(design, np.log(loss)[None], weights, ahead, delta, free, iterations=400, tolerance=1e-13)
     best = found.best()
-    agreeing = int((first.values <= found.values[best] * (1 + 1e-6) + 1e-18).sum())
+    goal = found.values[best] if len(rows) == len(loss) else first.values.min()
+    agreeing = int((first.values <= goal * (1 + 1e-6) + 1e-18).sum())
     surface = Surface(*map(float, design.surfaces(found.points[best : best + 1])[0]))
     return SurfaceFit(
         surface, float(found.values[best]), found.points[best], design, free, delta, len(starts), agreeing, bool(found.converged[best])
     )
 
 
+def _sampled(design: Design) -> tuple[Design, NDArray[np.intp]]:
+    """Every row, or of very many an even part, on the same centre: all starts try the part, the best go on with every row."""
+    rows = np.arange(len(design.x))
+    if len(rows) <= _MANY:
+        return design, rows
+    rows = rows[:: -(-len(rows) // _MANY)]
+    return Design(design.x[rows], design.z[rows], design.centre, design.basis[rows]), rows
+
+
 def cold_starts(design: Design, loss: Array, tied: bool, fixed_e: float | None, exponents: tuple[float, ...] = EXPONENTS) -> Array:
     """One start [5] per pair of exponents, the linear coefficients by least squares on relative residuals; none may vanish at the start."""
     pairs = np.array([(a, b) for a, b in product(exponents, exponents) if not tied or a == b])
-    linear = linear_part(design, loss, 1 / loss**2, pairs, fixed_e)
+    part, rows = _sampled(design)
+    linear = linear_part(part, loss[rows], 1 / loss[rows] ** 2, pairs, fixed_e)
     least = 1e-3 * loss.min()
     e, a, b = np.maximum(linear, least).T
     if fixed_e is not None:

@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   trainwright isoflop collect out/runs --csv out/runs.csv
   trainwright isoflop fit --csv out/runs.csv --approach 2 3 --output-md out/fit.md
   trainwright isoflop plot --csv out/runs.csv --html out/fit.html
-`trainwright isoflop ACTION --help` shows an action's options"""
+`trainwright isoflop ACTION --help` shows an action's options, with --format json and the others of every report"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:

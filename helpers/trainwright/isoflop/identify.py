@@ -24,6 +24,7 @@ LEVELS = ("identified", "weak", "underdetermined")
 _REJECT = 0.01
 _LARGE_CONDITION = 2000.0
 _FEW_BUDGETS = 8
+_PRACTICAL = 0.01  # exponents that differ by less say the same
 _MATTERS = 1.5  # a surface that misses by less than this times the noise is rejected by no practical measure
 _COLLINEAR, _HOPELESSLY_COLLINEAR = 0.95, 0.995
 
@@ -218,7 +219,7 @@ def _disagreement(answer: Estimate, others: Sequence[Estimate]) -> list[Diagnost
             continue
         joint = float(np.hypot(*(np.subtract(*f.intervals["a"][::-1]) / 2 for f in (answer, other))))
         gap = abs(answer.exponent - other.exponent)
-        if not gap <= joint:
+        if not gap <= max(joint, _PRACTICAL):
             text = f"approaches {answer.approach} and {other.approach} differ by {gap:.3f}, beyond their joint interval of +-{joint:.3f}"
             rows.append(Diagnostic("h", "disagreement", gap, "weak", text))
     return rows

@@ -224,11 +224,11 @@ _LABELS = ("labels", "experiment", "seed", "schedule", "family", "backbone", "re
 def _repeats(table: Table, numbers: dict[str, Array], loss: Array, sieve: _Sieve, keep: str) -> None:
     """Rows whose every setting is equal: the same row twice, or a run started again (no seed column tells them apart)."""
     rows = np.flatnonzero(sieve.alive)
-    if not len(rows):
+    if len(rows) < 2:
         return
     values = [np.nan_to_num(numbers.get(name, table.number(name))[rows], nan=-1.0) for name in _SETTINGS]
     keys = np.stack([*values, *(table.code(name)[rows].astype(float) for name in _LABELS)], axis=1)
-    _, group, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    _, group, counts = np.unique(keys[:, np.ptp(keys, axis=0) > 0], axis=0, return_inverse=True, return_counts=True)
     group = group.ravel()
     order = np.argsort(group, kind="stable")
     ends = np.cumsum(counts)

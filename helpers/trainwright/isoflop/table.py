@@ -60,7 +60,7 @@ class Table:
 
     def take(self, rows: NDArray[np.intp]) -> Table:
         """Those rows, in that order."""
-        position = {int(row): new for new, row in enumerate(rows)}
+        position = {row: new for new, row in enumerate(rows.tolist())} if self.problems else {}
         return Table(
             {name: values[rows] for name, values in self.numbers.items()},
             {name: values[rows] for name, values in self.words.items()},
