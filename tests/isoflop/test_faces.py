@@ -44,7 +44,7 @@ def test_every_form_of_a_fit(simulated: Simulated, write: Write, ask: Ask, tmp_p
     for words in ("# IsoFLOP fit: identified", "## Checklist", "## Excluded rows", "above zero", "held-out error", "**loss**"):
         assert words in text
     page = Path(html).read_text()
-    assert page.count("<svg") == 6 and "<script" not in page and "above zero" in page
+    assert page.count("<svg") == 7 and "<script" not in page and "above zero" in page
     forecasts = data["forecasts"]
     assert (
         len(forecasts) == 5
@@ -120,7 +120,7 @@ def test_plot_writes_svg_without_any_library(simulated: Simulated, write: Write,
         "plot", "--csv", write(simulated()), "--bootstrap", "60", "--outdir", str(tmp_path / "p"), "--html", str(tmp_path / "p.html")
     )
     jsonschema.validate(said["data"], SCHEMA)
-    assert code == 0 and len(said["data"]["written"]) == 6 and (tmp_path / "p.html").read_text().startswith("<!doctype html>")
+    assert code == 0 and len(said["data"]["written"]) == 7 and (tmp_path / "p.html").read_text().startswith("<!doctype html>")
     for path in said["data"]["written"]:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 

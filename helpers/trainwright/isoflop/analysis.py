@@ -246,7 +246,7 @@ def _repeated(study: Study, options: argparse.Namespace, settings: Settings) -> 
 
 def remedy_json(study: Study, answers: list[Estimate], witnesses: list[Estimate]) -> dict[str, Any]:
     """The least set of runs that would make the study identify its exponent, on the fitted surface where it is a sane one."""
-    surface = next((a.surface for a in answers if a.surface is not None and _sane(a.surface, study)), None)
+    surface = next((a.surface for a in answers if a.surface is not None and sane(a.surface, study)), None)
     relative = [a.residuals[np.isfinite(a.residuals)] for a in witnesses if a.approach == "2"]
     noise = float(np.std(relative[0]) / study.loss.mean()) if relative and len(relative[0]) > 3 else 0.005
     plan = Plan(study.params, study.tokens, study.budgets, surface or REFERENCE, max(noise, 1e-4), relative=True)
@@ -274,7 +274,7 @@ def remedy_rows(found: Remedy) -> dict[str, Any]:
     }
 
 
-def _sane(surface: Surface, study: Study) -> bool:
+def sane(surface: Surface, study: Study) -> bool:
     """A surface that a plan may be laid on: ordinary exponents, and an optimum not far from where runs were."""
     if not (0.05 < surface.alpha < 1.5 and 0.05 < surface.beta < 1.5 and surface.A > 0 and surface.B > 0):
         return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from trainwright.isoflop import approach2
-from trainwright.isoflop.analysis import Analysis, factor_of
+from trainwright.isoflop.analysis import Analysis, factor_of, sane
 from trainwright.isoflop.charts import Chart, Series
 from trainwright.isoflop.estimates import Estimate
 from trainwright.isoflop.newton import Array
+from trainwright.isoflop.power import REFERENCE, around_optimum, predicted_sd
 from trainwright.isoflop.statistics import interval
 from trainwright.page import COLOURS
 
@@ -16,8 +17,8 @@ _MOST_BUDGETS, _MOST_POINTS = 24, 4000
 
 
 def charts(result: Analysis) -> list[Chart]:
-    """Curves with parabolas and minima, N* and D* over C with bands, residuals, the profile, each budget's chance of a minimum."""
-    made = [_curves(result), *_optima(result), _residuals(result), _profile(result), _draws(result)]
+    """Curves with parabolas and minima, N* and D* over C with bands, residuals, the profile, the replicates, the power of the design."""
+    made = [_curves(result), *_optima(result), _residuals(result), _profile(result), _draws(result), _power(result)]
     return [chart for chart in made if chart is not None and any(len(series.points) for series in chart.series)]
 
 
@@ -56,7 +57,7 @@ def _curves(result: Analysis) -> Chart | None:
 def _optima(result: Analysis) -> list[Chart]:
     study, factor = result.study, factor_of(result.study)
     flops = np.geomspace(study.flops.min() / 2, study.flops.max() * 10, 60)
-    sizes = Chart("N* over C, 95 % bands", "C in FLOP", "N*", log_x=True, log_y=True)
+    sizes = Chart(f"N* over C, {result.settings.level:.0%} bands", "C in FLOP", "N*", log_x=True, log_y=True)
     tokens = Chart("D* over C", "C in FLOP", "D*", log_x=True, log_y=True)
     answer = _parabolas(result)
     if answer is not None and answer.parabolas is not None:
@@ -125,4 +126,27 @@ def _draws(result: Analysis) -> Chart:
         middle = (edges[1:] + edges[:-1]) / 2
         name = f"approach {answer.approach}" if answer.approach.isdigit() else answer.approach
         chart.series.append(Series(name, _points(middle, counts / len(draws)), "line"))
+    return chart
+
+
+def _power(result: Analysis) -> Chart | None:
+    """The predicted sd of the exponent over the N spread of such a design: as many budgets, sizes and as much noise as here."""
+    answer, study = _parabolas(result), result.study
+    if answer is None or answer.parabolas is None or not np.isfinite(answer.parabolas.sigma) or not answer.parabolas.sigma > 0:
+        return None
+    groups = [group for group in answer.parabolas.groups if group.distinct >= approach2.LEAST_POINTS]
+    if len(groups) < 2:
+        return None
+    fitted = result.answer("3")
+    surface = fitted.surface if fitted is not None and fitted.surface is not None and sane(fitted.surface, study) else REFERENCE
+    budgets, points = np.array([group.flops for group in groups]), int(np.median([group.distinct for group in groups]))
+    spreads = np.geomspace(1.1, 100, 40)
+    sds = [predicted_sd(around_optimum(surface, budgets, points, s, answer.parabolas.sigma, factor_of(study))) for s in spreads.tolist()]
+    chart = Chart(
+        "Predicted sd of the exponent over the N spread of a budget", "largest N over smallest N", "sd of a", log_x=True, log_y=True
+    )
+    chart.series.append(Series(f"{len(budgets)} budgets, {points} sizes each, noise as here", _points(spreads, np.array(sds))))
+    here = float(np.median([group.spread for group in groups]))
+    at = predicted_sd(around_optimum(surface, budgets, points, here, answer.parabolas.sigma, factor_of(study)))
+    chart.series.append(Series("this study", [(here, at)], "rings"))
     return chart

@@ -112,18 +112,22 @@ def variances(j: Array) -> Array:
     return np.asarray(root @ root.T)
 
 
+def predicted_sd(plan: Plan) -> float:
+    """sd(a) by Fisher information; infinite where the design has lost rank."""
+    covariance, gradient = variances(information(plan)[0]), exponent_gradient(plan.surface)
+    return float(np.sqrt(gradient @ covariance @ gradient)) if np.isfinite(covariance).all() else float("inf")
+
+
 def power(plan: Plan, draws: int = 2000, seed: int = 0) -> Power:
     """The plan's power; `draws` simulated studies tell the minima."""
     j, _ = information(plan)
     covariance = variances(j)
-    gradient = exponent_gradient(plan.surface)
-    finite = bool(np.isfinite(covariance).all())
     sd = {name: float(np.sqrt(covariance[k, k])) for k, name in ((1, "alpha"), (3, "beta"))}
     sd |= {"E": float(np.sqrt(covariance[4, 4])) * plan.surface.E}
     by_budget, interior, groups = minima(plan, draws, seed)
     log_n, log_d = np.log(plan.params), np.log(plan.tokens)
     return Power(
-        sd_exponent=float(np.sqrt(gradient @ covariance @ gradient)) if finite else float("inf"),
+        sd_exponent=predicted_sd(plan),
         sd=sd,
         condition=condition(plan.surface, plan.params, plan.tokens),
         interior=interior,
