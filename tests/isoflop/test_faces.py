@@ -100,6 +100,14 @@ def test_a_good_study_is_identified_and_a_narrow_one_is_not(simulated: Simulated
             assert said["data"]["reasons"] and said["data"]["remedy"]["reached"] and said["data"]["remedy"]["runs"]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_hopeless_studies_are_answered_too(simulated: Simulated, write: Write, ask: Ask, seed: int) -> None:
+    file = write(simulated(spread=1.03, sigma=0.012, points=5, budgets=3, seed=seed))
+    code, said = ask("fit", "--csv", file, "--bootstrap", "30")
+    jsonschema.validate(said["data"], SCHEMA)
+    assert code in (0, 1) and said["data"]["verdict"] == "underdetermined"
+
+
 def test_approach_one_on_curves(write: Write, ask: Ask, simulated: Simulated) -> None:
     from trainwright.isoflop.power import REFERENCE
 

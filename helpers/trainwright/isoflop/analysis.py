@@ -59,7 +59,12 @@ def settings_of(study: Study, options: argparse.Namespace) -> Settings:
 
 
 def analyse(study: Study, options: argparse.Namespace) -> Analysis:
-    """Fit, judge, forecast."""
+    """Fit, judge, forecast. Fits that went astray leave infinities and NaN on their way, which are judged, not warned of."""
+    with np.errstate(all="ignore"):
+        return _analysed(study, options)
+
+
+def _analysed(study: Study, options: argparse.Namespace) -> Analysis:
     settings = settings_of(study, options)
     answers = estimate_all(study, settings)
     witnesses = answers if any(a.approach == "2" for a in answers) else [*answers, *_witness(study, settings)]

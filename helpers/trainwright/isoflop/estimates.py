@@ -158,7 +158,9 @@ def _bootstrap_surface(
     kind = settings.kind or DEFAULT_KIND[answer.approach]
     jacobian = approach3.jacobian(design, point)
     unknowns = 5 - settings.tied - (settings.fixed_e is not None)
-    leverage = np.einsum("ni,ij,nj->n", jacobian, np.linalg.pinv(jacobian.T @ jacobian), jacobian)
+    leverage = np.zeros(len(study))
+    if np.isfinite(jacobian).all():  # a fit that went astray has none, and is judged as such
+        leverage = np.einsum("ni,ij,nj->n", jacobian, np.linalg.pinv(jacobian.T @ jacobian), jacobian)
     degrees = max(len(study) - unknowns, 1)
     sigma = settings.sigma if settings.sigma is not None else float(np.sqrt(answer.residuals @ answer.residuals / degrees))
     around = Around(y - answer.residuals, answer.residuals, leverage, sigma, unknowns)
@@ -240,9 +242,8 @@ def _bootstrap_parabolas(study: Study, settings: Settings, answer: Estimate, fou
     slopes, intercepts = approach2.line(log_c, x[:, kept], weights)
     token_slopes, _ = approach2.line(log_c, log_d[:, kept], weights)
     answer.draws, answer.intercepts = np.where(enough, slopes, np.nan), np.where(enough, intercepts, np.nan)
-    widen = 1.0 if kind in WEIGHING or settings.sigma is not None else t_ratio(settings.level, found.degrees)
-    pairs = {"a": (answer.draws, answer.exponent), "b": (np.where(enough, token_slopes, np.nan), answer.token_exponent)}
-    answer.intervals = {name: widened(interval(draws, settings.level), centre, widen) for name, (draws, centre) in pairs.items()}
+    pairs = {"a": answer.draws, "b": np.where(enough, token_slopes, np.nan)}
+    answer.intervals = {name: interval(draws, settings.level) for name, draws in pairs.items()}
 
 
 def _around_parabolas(study: Study, answer: Estimate, found: approach2.ParabolaFit, judged: list[int]) -> Around:

@@ -18,6 +18,11 @@ _MOST_BUDGETS, _MOST_POINTS = 24, 4000
 
 def charts(result: Analysis) -> list[Chart]:
     """Curves with parabolas and minima, N* and D* over C with bands, residuals, the profile, the replicates, the power of the design."""
+    with np.errstate(all="ignore"):
+        return _made(result)
+
+
+def _made(result: Analysis) -> list[Chart]:
     made = [_curves(result), *_optima(result), _residuals(result), _profile(result), _draws(result), _power(result)]
     return [chart for chart in made if chart is not None and any(len(series.points) for series in chart.series)]
 
