@@ -242,8 +242,9 @@ def _bootstrap_parabolas(study: Study, settings: Settings, answer: Estimate, fou
     slopes, intercepts = approach2.line(log_c, x[:, kept], weights)
     token_slopes, _ = approach2.line(log_c, log_d[:, kept], weights)
     answer.draws, answer.intercepts = np.where(enough, slopes, np.nan), np.where(enough, intercepts, np.nan)
-    pairs = {"a": answer.draws, "b": np.where(enough, token_slopes, np.nan)}
-    answer.intervals = {name: interval(draws, settings.level) for name, draws in pairs.items()}
+    widen = 1.0 if kind in WEIGHING or settings.sigma is not None else t_ratio(settings.level, found.degrees)
+    pairs = {"a": (answer.draws, answer.exponent), "b": (np.where(enough, token_slopes, np.nan), answer.token_exponent)}
+    answer.intervals = {name: widened(interval(draws, settings.level), centre, widen) for name, (draws, centre) in pairs.items()}
 
 
 def _around_parabolas(study: Study, answer: Estimate, found: approach2.ParabolaFit, judged: list[int]) -> Around:
