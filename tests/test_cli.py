@@ -225,3 +225,24 @@ def test_explain_offers_the_nearest_code(capsys: pytest.CaptureFixture[str]) -> 
     code = json.loads(capsys.readouterr().out)["data"]["rules"][0]["rule"]
     assert cli.main(["explain", code + "9"]) == Exit.USAGE
     assert code in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["trainwright.nothing", "trainwright.nothing.command", "trainwright.check.nothing"])
+def test_a_command_whose_package_is_not_here(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "absent", cli.Command("absent", module, "not in this copy", ("one-skill", "two-skill")))
+    assert cli.main(["absent", "--help"]) == Exit.MISSING
+    captured = capsys.readouterr()
+    wanted = "trainwright absent: this copy of the library does not hold absent; the skill one-skill or two-skill has it\n"
+    assert (captured.out, captured.err) == ("", wanted)
+    assert cli.main(["--help"]) == Exit.OK
+    assert "absent" not in capsys.readouterr().out
+
+
+def test_a_face_that_misses_another_module_is_a_fault_and_not_a_command_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken_face.py").write_text("import trainwright.nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "broken", cli.Command("broken", "broken_face", "broken"))
+    assert cli.main(["broken"]) == Exit.FAULT
+    assert "trainwright.nothing" in capsys.readouterr().err

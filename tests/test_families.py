@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
@@ -24,8 +25,9 @@ from trainwright.errors import UserError
 from trainwright.families import vision
 from trainwright.fields import Assumed, defaults
 from trainwright.model import ModelSpec, load_model
-from trainwright.parts import Attention, Block, Experts, Mlp, Norm, Projector, Rotary, Run, fold, projector
+from trainwright.parts import Attention, Block, Experts, Mlp, Norm, Projector, Run, fold, projector
 from trainwright.report import Severity
+from trainwright.rotary import Rotary, Stretch
 from trainwright.strategy import Strategy
 
 HERE = Path(__file__).parent / "families"
@@ -191,7 +193,7 @@ def test_what_differs_from_llama_is_named(name: str) -> None:
 
 def test_the_ledger_refuses_what_it_would_be_wrong_about() -> None:
     workload, strategy = Workload(1, 128), Strategy("single")
-    with pytest.raises(UserError, match="the ledger knows blocks like Llama's, and mixtral has 8 experts") as caught:
+    with pytest.raises(UserError, match=r"blocks like Llama's, and mixtral has 8 experts \(46.70 B parameters, 12.88 B active\)") as caught:
         ledger(published("mixtral-8x7b"), strategy, workload)
     assert "\n" not in str(caught.value)
     nemo = published("mistral-nemo-12b")
@@ -234,9 +236,46 @@ def test_phi_and_neox_turn_a_part_of_each_head() -> None:
     assert (block.parallel, block.norms) == (True, ("attention_in",))
 
 
-def test_rotary_scaling_is_kept_by_name() -> None:
-    assert published("llama-3.1-405b").blocks[0].attention.rotary == Rotary(500000.0, 1.0, "llama3")
+def test_rotary_scaling_is_kept_by_name_with_its_numbers() -> None:
+    assert published("llama-3.1-405b").blocks[0].attention.rotary == Rotary(500000.0, 1.0, "llama3", Stretch(8.0, 8192))
+    yarn = published("olmo-3-7b").blocks[-1].attention.rotary
+    assert yarn and yarn.stretch == Stretch(8.0, 8192, attention=0.1 * math.log(8) + 1)
     assert published("qwen2-vl-7b").blocks[0].attention.rotary == Rotary(1000000.0)
+
+
+def test_deepseek_scales_its_scores_with_stretched_positions() -> None:
+    """192 ** -0.5 * (0.1 * 1.0 * ln 40 + 1) ** 2, as mscale_all_dim asks."""
+    attention = published("deepseek-v3").blocks[0].attention
+    assert attention.scale == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
+    assert attention.rotary and attention.rotary.stretch and attention.rotary.stretch.attention == 1.0, "mscale / mscale_all_dim"
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "llama3", "factor": 8.0},
+        {"rope_type": "linear"},
+        {"rope_type": "yarn", "factor": "8"},
+        {"rope_type": "linear", "factor": 2.0, "attention_factor": []},
+        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1},
+        {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0, "x"]},
+    ],
+    ids=str,
+)
+def test_stretched_positions_without_their_numbers_are_named_only(scaling: dict[str, object], tmp_path: Path) -> None:
+    """The counts do not need them; whoever computes with them has to refuse."""
+    base = json.loads((HERE / "cases/llama-plain.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(base | {"rope_scaling": scaling}), encoding="utf-8")
+    rotary = load_model(str(tmp_path)).blocks[0].attention.rotary
+    assert rotary and rotary.scaling == scaling["rope_type"] and rotary.stretch is None
+
+
+def test_the_studys_family_is_read_and_is_none_of_transformers(tmp_path: Path) -> None:
+    config = {"model_type": "plain", "vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    spec = load_model(str(tmp_path))
+    assert (spec.num_heads, spec.head_dim, spec.matmul_parameters) == (3, 16, 24 * 48**2 + 97 * 48)
+    assert spec.root_shapes == ((97, 48), (64, 48), (97, 48)) and "plain" not in vision.FAMILIES
 
 
 def test_towers_and_projectors() -> None:
@@ -246,6 +285,7 @@ def test_towers_and_projectors() -> None:
     assert llava.tower and llava.tower.positions == 577 and llava.tower.class_token
     assert qwen.projector and qwen.projector.shapes[2:] == ((5120, 5120), (5120,), (3584, 5120), (3584,))
     assert gemma.projector and gemma.projector.shapes == ((1152,), (1152, 2560))
+    assert gemma.blocks[0].norm.shifted and not llava.blocks[0].norm.shifted
     assert (qwen.family, qwen.decoder.family) == ("qwen2_vl", "qwen2_vl_text")
     assert (gemma.family, gemma.decoder.family) == ("gemma3", "gemma3_text")
 

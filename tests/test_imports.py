@@ -21,6 +21,7 @@ CALLS = {
     "launch": ["--help"],
     "isoflop": ["--help"],
     "diagnose": ["."],
+    "doctor": ["--from", "MODEL"],
     "demo": ["--help"],
     "skills": ["--help"],
 }

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from trainwright.cli import main
+from trainwright.environment import Environment
 from trainwright.report import Severity
 from trainwright.rules import Hit, Rule, examples, load_all, rule
 
@@ -26,6 +27,13 @@ def package_of(found: Rule) -> str:
     return found.find.__module__.split(".")[1]
 
 
+def command_of(found: Rule, first: str) -> list[str]:
+    """The command that judges a rule's subject in the file `first`: environments are doctor's, whose rules stand in check/."""
+    if found.subject is Environment:
+        return ["doctor", "--from", first]
+    return {"check": ["check", first], "diagnose": ["diagnose", "."], "advise": ["advise", "--model", first]}[package_of(found)]
+
+
 def findings_of(found: Rule, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The findings of the rule's own command on one of its examples."""
     example = examples(found.page)[number]
@@ -34,10 +42,10 @@ def findings_of(found: Rule, number: int, folder: Path, monkeypatch: pytest.Monk
         (folder / name).write_text(text)
     monkeypatch.chdir(folder)
     first = next(iter(example.files))
-    target = {"check": [first], "diagnose": ["."], "advise": ["--model", first]}[package_of(found)]
+    command, *target = command_of(found, first)
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([package_of(found), *target, *shlex.split(example.options), "--format", "json", "--limit", "0"])
+        code = main([command, *target, *shlex.split(example.options), "--format", "json", "--limit", "0"])
     assert code in (0, 1, 2), err.getvalue()
     return list(json.loads(out.getvalue())["findings"])
 

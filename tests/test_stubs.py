@@ -17,15 +17,15 @@ import pytest
 from trainwright.cli import COMMANDS
 
 OLD = sorted(glob.glob("/usr/bin/python2.7") + glob.glob(os.path.expanduser("~/.pyenv/versions/[23].[0-9].*/bin/python")))
-SKILL = "distributed-strategy"
-STUBS = sorted(name for name, command in COMMANDS.items() if command.skill == SKILL)
+SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
+STUBS = [pytest.param(skill, name, id=f"{skill}-{name}") for skill in SKILLS for name, row in COMMANDS.items() if skill in row.skills]
 
 
 @pytest.fixture(scope="module")
 def lonely(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The skill's folder, copied alone to a path with a space, and read-only."""
-    target = tmp_path_factory.mktemp("a stranger's home") / SKILL
-    shutil.copytree(root / "skills" / SKILL, target, ignore=shutil.ignore_patterns("__pycache__"))
+    """The folder that holds each skill's folder and nothing else, on a path with a space, and read-only."""
+    target = tmp_path_factory.mktemp("a stranger's home") / "skills"
+    shutil.copytree(root / "skills", target, ignore=shutil.ignore_patterns("__pycache__"))
     everything = [target, *target.rglob("*")]
     for path in everything:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -40,17 +40,17 @@ def run(stub: Path, *arguments: str, cwd: Path | str = "/") -> subprocess.Comple
     return subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", STUBS)
-def test_help_from_the_root_folder(lonely: Path, name: str) -> None:
-    done = run(lonely / "scripts" / f"{name}.py", "--help")
+@pytest.mark.parametrize(("skill", "name"), STUBS)
+def test_help_from_the_root_folder(lonely: Path, skill: str, name: str) -> None:
+    done = run(lonely / skill / "scripts" / f"{name}.py", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") < 60 and done.stdout.startswith(f"usage: trainwright {name}")
 
 
-@pytest.mark.parametrize("name", STUBS)
-def test_a_bad_flag_is_2_and_leaves_no_trace(lonely: Path, name: str) -> None:
+@pytest.mark.parametrize(("skill", "name"), STUBS)
+def test_a_bad_flag_is_2_and_leaves_no_trace(lonely: Path, skill: str, name: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in lonely.rglob("*")}
-    done = run(lonely / "scripts" / f"{name}.py", "--no-such-flag")
+    done = run(lonely / skill / "scripts" / f"{name}.py", "--no-such-flag")
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     assert {path: path.stat().st_mtime_ns for path in lonely.rglob("*")} == before, "a copied folder stays as it was copied"
 
@@ -69,18 +69,20 @@ def test_a_stub_reached_through_a_link(root: Path, tmp_path: Path) -> None:
 def test_the_current_folder_is_no_place_to_import_from(lonely: Path, tmp_path: Path) -> None:
     for name in ("trainwright", "yaml", "argparse"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('taken in')\n")
-    assert run(lonely / "scripts" / "rules.py", cwd=tmp_path).returncode == 0
+    for skill in SKILLS:
+        script = sorted((lonely / skill / "scripts").glob("*.py"))[0]
+        assert run(script, "--help", cwd=tmp_path).returncode == 0
 
 
 def test_a_reader_that_leaves_after_one_line(lonely: Path) -> None:
     line = 'env -i "$0" "$1" --format json | head -c 1'
-    argv = ["bash", "-c", f"set -o pipefail; {line}", sys.executable, str(lonely / "scripts" / "rules.py")]
+    argv = ["bash", "-c", f"set -o pipefail; {line}", sys.executable, str(lonely / SKILLS[0] / "scripts" / "rules.py")]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
 
 
 def test_a_closed_stdin(lonely: Path) -> None:
-    argv = ["bash", "-c", 'exec 0<&-; "$0" "$1" --format json', sys.executable, str(lonely / "scripts" / "rules.py")]
+    argv = ["bash", "-c", 'exec 0<&-; "$0" "$1" --format json', sys.executable, str(lonely / SKILLS[0] / "scripts" / "rules.py")]
     assert subprocess.run(argv, capture_output=True, timeout=60).returncode == 0
 
 

@@ -155,3 +155,14 @@ def test_any_bytes_give_tensors_or_one_line(content: bytes, tmp_path_factory: py
         read_tensors(str(path))
     except DocumentError as problem:
         assert "\n" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(2 * 803_968, "2 bytes for each"), (10, "they belong to another model"), (10**400, "and no shapes")]
+)
+def test_the_bytes_of_an_index_are_held_against_the_config(size: int, said: str, tmp_path: Path) -> None:
+    """Two bytes a parameter are bf16; a size that nothing can have is no size."""
+    (tmp_path / "config.json").write_text(Path(preset_path("tiny")).read_text(encoding="utf-8"), encoding="utf-8")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": {"a": "model-1.safetensors"}}), encoding="utf-8")
+    assert said in load_model(str(path)).notes[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -20,40 +21,36 @@ from trainwright.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One row of the table that stubs, README and manifest are generated from."""
+    """One row of the table that stubs, README and manifest are generated from; `skills` are those that carry it."""
 
     name: str
     face: str
     summary: str
-    skill: str = ""
+    skills: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
 
 
+_STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
+_SCALING = "scaling-and-isoflop"
+_JUDGING = (_STRATEGY, _DEBUG)  # the skills that carry rules
 COMMANDS = {
     command.name: command
     for command in (
-        Command("check", "trainwright.check.command", "are these config files right, judged together as one job", "distributed-strategy"),
-        Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", "distributed-strategy"),
-        Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", "distributed-strategy"),
-        Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", "distributed-strategy"),
-        Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", "distributed-strategy"),
-        Command(
-            "launch",
-            "trainwright.launch.command",
-            "run a job from its checked config, one folder per run",
-            "distributed-strategy",
-            ("run",),
-        ),
-        Command(
-            "diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", "distributed-strategy"
-        ),
-        Command("isoflop", "trainwright.isoflop.command", "scaling studies: power, collect, fit, plot, with intervals and a verdict"),
-        Command("demo", "trainwright.demo", "the main job, end to end, on this machine", "distributed-strategy", ("run",)),
+        Command("check", "trainwright.check.command", "are these config files right, judged together as one job", (_STRATEGY,)),
+        Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _JUDGING),
+        Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _JUDGING),
+        Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),
+        Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", (_STRATEGY,)),
+        Command("launch", "trainwright.launch.command", "run a job from its checked config, one folder per run", (_RUN,), ("run",)),
+        Command("diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", (_DEBUG,)),
+        Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", (_DEBUG,)),
+        Command("isoflop", "trainwright.isoflop.command", "scaling studies: calibrate, power, plan, launch, collect, fit, plot", (_SCALING,)),
+        Command("demo", "trainwright.demo", "the main job, end to end, on this machine", extras=("run",)),
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )
 }
 EXIT_CODES = (
-    "exit codes: 0 nothing found, 1 findings, 2 usage or unreadable input, 3 a package is missing, "
+    "exit codes: 0 nothing found, 1 findings, 2 usage or unreadable input, 3 a package or part is missing, "
     "4 the job failed, 70 a fault of ours, 130 interrupted"
 )
 
@@ -73,21 +70,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.OK if arguments else Exit.USAGE
     command = COMMANDS.get(arguments[0])
     if command is None:
-        _say(f"trainwright: there is no command {arguments[0][:80]!r}; the commands are {', '.join(COMMANDS)}")
+        _say(f"trainwright: there is no command {arguments[0][:80]!r}; the commands are {', '.join(here())}")
         return Exit.USAGE
     return _run(command, arguments[1:])
 
 
+def here() -> dict[str, Command]:
+    """The commands whose package this copy of the library holds: a skill carries only its own."""
+    return {name: command for name, command in COMMANDS.items() if _holds(command.face)}
+
+
+def _holds(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
 def overview() -> str:
-    width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {c.name:{width}}  {c.summary}" for c in COMMANDS.values())
+    commands = here()
+    width = max(map(len, commands))
+    rows = "\n".join(f"  {c.name:{width}}  {c.summary}" for c in commands.values())
     return f"usage: trainwright COMMAND [options]\n\n{rows}\n\ntrainwright COMMAND --help shows the options\n{EXIT_CODES}"
+
+
+class _AbsentError(UserError):
+    """The command is not in this copy of the library."""
+
+    exit = Exit.MISSING
+
+
+def _face(command: Command) -> Any:
+    """The command's module; raises _AbsentError where this copy of the library does not hold it."""
+    try:
+        return importlib.import_module(command.face)
+    except ModuleNotFoundError as problem:
+        if not f"{command.face}.".startswith(f"{problem.name}."):
+            raise
+    place = f"the skill {' or '.join(command.skills)} has it" if command.skills else "the repository and the installed package have it"
+    raise _AbsentError(f"this copy of the library does not hold {command.name}; {place}")
 
 
 def _run(command: Command, arguments: list[str]) -> int:
     options = argparse.Namespace(format="text", output="-", limit=20, fail_on=Severity.ERROR, quiet=False)
     try:
-        face = importlib.import_module(command.face)
+        face = _face(command)
         _parser(command, face).parse_args(arguments, namespace=options)
         report = _answer(command, face, options)
         code = report.outcome(options.fail_on)

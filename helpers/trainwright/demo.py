@@ -24,6 +24,7 @@ from trainwright.diagnose.run_folder import Run, read_run
 from trainwright.diagnose.verdict import Diagnosis, diagnose
 from trainwright.document import load_mapping
 from trainwright.emit import accelerate
+from trainwright.emit.reading import Reading
 from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.job import Job
 from trainwright.launch.torchrun import Outcome
@@ -64,7 +65,7 @@ class Trial:
     fits: bool
     config: str = ""
     config_text: str = ""
-    reading: accelerate.Reading | None = None
+    reading: Reading | None = None
     findings: list[Finding] = field(default_factory=list)
     capped: Outcome | None = None
     run: Run | None = None

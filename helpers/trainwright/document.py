@@ -7,6 +7,7 @@ expansion are bounded, special files are refused, and no tag constructs an objec
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 import json
 import os
@@ -157,7 +158,7 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
         raise DocumentError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", where) from None
     if len(raw) > max_bytes:
         raise DocumentError(f"is larger than {max_bytes // 1024:,} KiB; this is no configuration file", where)
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise DocumentError("is UTF-16, and its consumers read UTF-8; save it as UTF-8", where)
     if b"\0" in raw:
         raise DocumentError("is binary (it holds NUL bytes), not text", where)

@@ -40,4 +40,4 @@ def _find(wanted: str) -> Rule:
         return names[wanted.upper()]
     near = difflib.get_close_matches(wanted.upper(), names, n=3)
     hint = f"did you mean {', '.join(near)}?" if near else "`rules` lists them all"
-    raise UserError(f"there is no rule {wanted!r}; {hint}")
+    raise UserError(f"there is no rule {wanted!r} in this copy of the library; {hint}")

@@ -50,7 +50,7 @@ def _of_attention(a: Attention) -> tuple[Check, ...]:
         (a.rotary is None and not a.alibi, "no rotary positions"),
         (plain and a.rotary is not None and a.rotary.fraction != 1, "rotary positions on a part of each head"),
         (a.window is not None, f"a sliding window of {a.window}"),
-        (a.scale is not None, "scores scaled another way"),
+        (plain and a.scale is not None, "scores scaled another way"),
         (a.softcap is not None, "capped scores"),
         (a.clip is not None, "clipped q, k and v"),
     )

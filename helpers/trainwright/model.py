@@ -325,7 +325,7 @@ def _load(path: str) -> Document:
 
 def _of_document(document: Document) -> ModelSpec:
     family = document.get("model_type")
-    if family not in FAMILIES:
+    if family not in (*FAMILIES, "plain"):
         said = f"model_type {shown(family)}" if document.has("model_type") else "no model_type"
         raise DocumentError(f"{said}; the families read today are {', '.join(FAMILIES)}", document.at("model_type"))
     f = Fields(document, family)
@@ -353,8 +353,17 @@ def _beside_tensors(path: str) -> ModelSpec:
 def _compared(spec: ModelSpec, tensors: Tensors) -> list[str]:
     """What the tensors hold, against the config's count."""
     if tensors.parameters is None:
-        return [tensors.told]
+        return [f"{tensors.told}{_share(tensors.bytes, spec.total_parameters)}"]
     if tensors.parameters == spec.total_parameters:
         return [f"{tensors.told}, as many as the config's"]
     more = tensors.parameters - spec.total_parameters
     return [f"{tensors.told}, {abs(more):,} {'more' if more > 0 else 'fewer'} than the config's {spec.total_parameters:,}"]
+
+
+def _share(size: int | None, parameters: int) -> str:
+    """What the bytes of an index make a parameter: weights are kept in half a byte to eight."""
+    if size is None:
+        return ""
+    share = size / parameters
+    odd = "" if 0.4 < share < 8.5 else ": they belong to another model"
+    return f", {share:.3g} bytes for each of the config's {parameters:,} parameters{odd}"

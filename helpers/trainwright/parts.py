@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal
 
+from trainwright.rotary import Rotary
+
 Shape = tuple[int, ...]
 Place = Literal["attention_in", "attention_out", "mlp_in", "mlp_out"]
+UNSHOWN = "which no part shows"  # ends the note on what a config asks for and the parts cannot say
 PRE: tuple[Place, ...] = ("attention_in", "mlp_in")
 POST: tuple[Place, ...] = ("attention_out", "mlp_out")
 SANDWICH: tuple[Place, ...] = ("attention_in", "attention_out", "mlp_in", "mlp_out")
@@ -36,24 +39,16 @@ def linears(weights: Iterable[Shape], bias: bool) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm or LayerNorm over the last axis; OLMo's first has neither weight nor bias."""
+    """RMSNorm or LayerNorm over the last axis; OLMo's first has neither weight nor bias. shifted: 1 + weight multiplies (Gemma)."""
 
     kind: Literal["rms", "layer"] = "rms"
     eps: float = 1e-6
     weight: bool = True
     bias: bool = False
+    shifted: bool = False
 
     def shapes(self, width: int) -> tuple[Shape, ...]:
         return ((width,),) * (self.weight + self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Rotary:
-    """Rotary positions on the first `fraction` of each head; `scaling` names a stretched variant (llama3, yarn, ...)."""
-
-    theta: float = 10000.0
-    fraction: float = 1.0
-    scaling: str = ""
 
 
 @dataclass(frozen=True, slots=True)

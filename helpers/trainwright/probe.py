@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import trainwright
+from trainwright import host
 
 SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -27,6 +27,8 @@ def versions(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def _version(name: str) -> str | None:
+    import importlib.metadata  # it loads the parser of mails and, with it, sockets: only where a version is asked for
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -34,8 +36,11 @@ def _version(name: str) -> str | None:
 
 
 def importable(name: str) -> bool:
-    """Whether `import name` would find a package in this interpreter."""
-    return importlib.util.find_spec(name) is not None
+    """Whether `import name` would find a package, or a module in one, in this interpreter."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
 
 
 def interpreter() -> dict[str, Any]:
@@ -102,10 +107,8 @@ def _devices_answer(answer: str, complaint: str) -> dict[str, Any]:
 
 
 def cpu_count() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) or 1
-    return os.cpu_count() or 1
+    """Processors that this process may use, by its affinity and its control group."""
+    return host.processors().usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +121,9 @@ class HostMemory:
 
 
 def host_memory() -> HostMemory:
-    """Memory of this host from /proc/meminfo and the control group; from sysconf where there is no /proc."""
-    text = _text(Path("/proc/meminfo"))
-    sizes = {name: int(value) * 1024 for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
-    total = sizes.get("MemTotal") or _sysconf_memory()
-    limits = [int(found) for found in (_group_file("memory.max", "memory.limit_in_bytes").strip(),) if found.isdecimal()]
-    limit = next((value for value in limits if total is None or value < total), None)
-    return HostMemory(total, sizes.get("MemAvailable"), limit)
+    """Memory of this host from /proc/meminfo and the control groups; from sysconf where there is no /proc."""
+    total, limit = host.installed_bytes(), host.memory_limit_bytes()
+    return HostMemory(total, host.meminfo().get("MemAvailable"), limit if limit and (total is None or limit < total) else None)
 
 
 def free_memory_bytes() -> int | None:
@@ -133,30 +132,11 @@ def free_memory_bytes() -> int | None:
     return min((size for size in (found.available_bytes, found.limit_bytes) if size), default=None)
 
 
-def _sysconf_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
 def oom_kills() -> int | None:
     """Processes that the kernel has ended in this control group for want of memory, since it exists; None if unknown."""
-    found = re.search(r"^oom_kill (\d+)", _group_file("memory.events", "memory.oom_control"), re.MULTILINE)
+    nearest = next(host.group_files("/", "memory", "memory.events", "memory.oom_control"), "")
+    found = re.search(r"^oom_kill (\d+)", nearest, re.MULTILINE)
     return int(found[1]) if found else None
-
-
-def _group_file(v2: str, v1: str) -> str:
-    """A file of this process's memory control group, by its name in version 2 or version 1; "" where there is none."""
-    for line in _text(Path("/proc/self/cgroup")).splitlines():
-        controllers, _, folder = line.partition(":")[2].partition(":")
-        name, root = (v2, "/sys/fs/cgroup") if not controllers else (v1, "/sys/fs/cgroup/memory")
-        if controllers in ("", "memory"):
-            # Inside a container the path of the host is not mounted: the group is then the root of what is.
-            for place in (Path(root + folder), Path(root)):
-                if text := _text(place / name):
-                    return text
-    return ""
 
 
 def git_sha(folder: str) -> str | None:
@@ -165,32 +145,21 @@ def git_sha(folder: str) -> str | None:
         mark = parent / ".git"
         if mark.is_dir():
             return _head(mark)
-        if found := re.match(r"gitdir: (.+)", _text(mark)):  # a worktree or a submodule
+        if found := re.match(r"gitdir: (.+)", host.text(mark)):  # a worktree or a submodule
             return _head(parent / found[1].strip())
     return None
 
 
 def _head(git: Path) -> str | None:
-    head = _text(git / "HEAD").strip()
+    head = host.text(git / "HEAD").strip()
     if SHA.fullmatch(head):
         return head
     reference = re.fullmatch(r"ref: (refs/[^\s\\:?*\[~^]+)", head)
     if not reference or ".." in reference[1]:
         return None
-    common = git / (_text(git / "commondir").strip() or ".")
+    common = git / (host.text(git / "commondir").strip() or ".")
     for place in (git, common):
-        if SHA.fullmatch(loose := _text(place / reference[1]).strip()):
+        if SHA.fullmatch(loose := host.text(place / reference[1]).strip()):
             return loose
-    packed = re.search(rf"^({SHA.pattern}) {re.escape(reference[1])}$", _text(common / "packed-refs"), re.MULTILINE)
+    packed = re.search(rf"^({SHA.pattern}) {re.escape(reference[1])}$", host.text(common / "packed-refs"), re.MULTILINE)
     return packed[1] if packed else None
-
-
-def _text(path: Path, max_bytes: int = 4 * 2**20) -> str:
-    """The head of a small file as text; "" where it cannot be read."""
-    try:
-        if not path.is_file():
-            return ""
-        with open(path, "rb") as file:
-            return file.read(max_bytes).decode("utf-8", "replace")
-    except OSError:
-        return ""

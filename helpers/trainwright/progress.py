@@ -48,9 +48,9 @@ def _rich(title: str) -> Iterator[Step]:
 def _plain(title: str) -> Iterator[Step]:
     def step(what: str, fraction: float | None = None) -> None:
         share = "" if fraction is None else f" {fraction:4.0%}"
-        print(f"\r\x1b[K{title}: {what}{share}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[K{title}: {what}{share}", end="", file=sys.stderr, flush=True)
 
     try:
         yield step
     finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from trainwright.version import VERSION
 
 SCHEMA = "trainwright/report/1"
 FAILS_AT = ("parse", "launcher", "plugin", "engine start", "first step", "end of run", "never")
-_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # what json leaves as it is, and terminals obey
+_STEERING = re.compile("[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # what json leaves as it is, and terminals obey
 _LONGEST = 4000  # characters of a line for people; JSON has it whole
 CHECKED = ("hardware", "run", "stub", "source", "report", "derived")
 

@@ -87,7 +87,7 @@ def read_tensors(path: str) -> Tensors:
         raise DocumentError("names files outside its own folder", document.at("weight_map"))
     shards = [str(Path(path).parent / file) for file in files]
     if not all(Path(shard).is_file() for shard in shards):
-        return Tensors(tuple(places), size if type(size) is int and size > 0 else None, None)
+        return Tensors(tuple(places), size if type(size) is int and 0 < size < 2**63 else None, None)
     found = of_files(shards)
     if lacking := set(places) - set(found.names):
         raise DocumentError(f"names {sorted(lacking)[0]!r}, which is in none of its files", Location(path))

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Case:
     seq_len: int
     differs: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: SMALL)
+    accumulation: int = 1
 
 
 CASES = {
@@ -76,6 +77,19 @@ CASES = {
     "biases": Case(bf16(GRAD), 2, 2, 128, {"attention_bias": True, "mlp_bias": True, "head_dim": 64}),
     "one-layer": Case(GRAD, 4, 2, 64, {"num_hidden_layers": 1, "intermediate_size": 512}),
     "one-unit": Case(WHOLE, 2, 2, 64),
+    "copies-in-shards": Case(replace(FULL, replicas=2), 4, 2, 128),
+    "copies-in-shards-bf16": Case(replace(bf16(GRAD), replicas=2), 4, 4, 64),
+    "copies-few-tokens": Case(replace(FULL, replicas=2), 4, 1, 16, {"hidden_size": 256, "num_attention_heads": 8}),
+    "ddp-rounds": Case(DDP, 2, 2, 64, accumulation=3),
+    "single-rounds": Case(SINGLE, 1, 2, 64, accumulation=2),
+    "full-shard-rounds": Case(FULL, 2, 2, 64, accumulation=3),
+    "full-shard-rounds-bf16": Case(bf16(FULL), 2, 4, 64, accumulation=2),
+    "copies-rounds": Case(replace(FULL, replicas=2), 4, 2, 64, accumulation=2),
+    "every-2nd": Case(replace(checkpointed(FULL), checkpoint_every=2), 2, 8, 128, {"num_hidden_layers": 6}),
+    "every-2nd-bf16": Case(replace(checkpointed(bf16(FULL)), checkpoint_every=2), 2, 8, 256, {"num_hidden_layers": 5}),
+    "every-3rd-ddp": Case(replace(checkpointed(DDP), checkpoint_every=3), 2, 8, 128, {"num_hidden_layers": 7}),
+    "every-2nd-autocast": Case(replace(checkpointed(bf16(SINGLE)), checkpoint_every=2), 1, 8, 128, {"num_hidden_layers": 4}),
+    "local-sgd": Case(Strategy("local_sgd"), 2, 2, 64),
 }
 
 
@@ -83,7 +97,12 @@ def track(case: Case, folder: Path) -> tuple[Ledger, list[dict[str, Any]]]:
     """The ledger of the case, and rank 0's records of its run."""
     model, config = folder / "config.json", folder / "accelerate.yaml"
     model.write_text(json.dumps(case.base | case.differs))
-    config.write_text(accelerate.write(case.strategy, case.ranks, "cpu"))
+    strategy = case.strategy
+    every = strategy.checkpoint_every if strategy.activation_checkpointing else 0
+    written = replace(
+        strategy, kind="ddp" if strategy.kind == "local_sgd" else strategy.kind, activation_checkpointing=False, checkpoint_every=1
+    )
+    config.write_text(accelerate.write(written, case.ranks, "cpu"))
     job = Job(
         str(model),
         str(config),
@@ -93,6 +112,9 @@ def track(case: Case, folder: Path) -> tuple[Ledger, list[dict[str, Any]]]:
         seq_len=case.seq_len,
         track_memory_steps=TRACKED_STEPS,
         timeout_s=120.0,
+        accumulation=case.accumulation,
+        local_sgd_steps=2 if strategy.kind == "local_sgd" else 0,
+        activation_checkpoint_every=every,
         run_dir=str(folder),
     )
     job.write(str(folder / "job.json"))
@@ -102,7 +124,9 @@ def track(case: Case, folder: Path) -> tuple[Ledger, list[dict[str, Any]]]:
     done = subprocess.run(argv, cwd=folder, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [json.loads(line) for line in (folder / "perf/rank0.jsonl").read_text().splitlines()]
-    return ledger(load_model(str(model)), case.strategy, Workload(case.micro_batch, case.seq_len, case.ranks)), rows
+    return ledger(
+        load_model(str(model)), case.strategy, Workload(case.micro_batch, case.seq_len, case.ranks, accumulation=case.accumulation)
+    ), rows
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -60,7 +60,13 @@ def test_phases_peaks_and_losses(folder: Any, row: Row, last: Row) -> None:
     folder.perf(0, *steps, last(peak_memory_bytes=70, memory={"parameters": 70}), world_size=2)
     folder.perf(1, *steps, last(peak_memory_bytes=90, memory={"parameters": 90}), world_size=2)
     found = measured(folder)
-    assert found.phases == {"forward_s": pytest.approx(0.3), "backward_s": 0.2, "optimizer_s": None, "data_s": None}
+    assert found.phases == {
+        "forward_s": pytest.approx(0.3),
+        "backward_s": 0.2,
+        "optimizer_s": None,
+        "data_s": None,
+        "communication_s": None,
+    }
     assert (found.peak_memory_bytes, found.memory) == (90, {"parameters": 90})
     assert (found.first_loss, found.last_loss) == (5.0, 1.25)
     assert [(r.rank, r.steps, r.status, r.peak_memory_bytes, r.peak_rss_bytes) for r in found.ranks] == [

@@ -175,6 +175,17 @@ def test_a_stall_is_told_by_the_stacks(folder: Any, row: Row) -> None:
     assert any("no rank wrote a line" in line["text"] for line in found["evidence"]), "the launcher's word is evidence too"
 
 
+@pytest.mark.parametrize(("phase", "confidence"), [("data", "medium"), ("forward", "low")])
+def test_a_stall_is_told_by_the_heartbeats(folder: Any, row: Row, phase: str, confidence: str) -> None:
+    beat = '{"step":3,"phase":"%s","wall":1.5,"monotonic":2.5,"rank":%d,"pid":3,"host":"h"}\n'
+    found = folder.manifest("timeout", clock="stall", reason="no rank wrote a line for 60 s")
+    for rank in range(3):
+        found.perf(rank, row(1), row(2), world_size=3).file(f"heartbeat/rank{rank}", beat % (phase if rank == 1 else "backward", rank))
+    (stated,) = diagnose(read_run(str(found.path))).diagnoses
+    assert (stated["culprit"]["value"], stated["confidence"]) == ("1", confidence)
+    assert stated["evidence"][0]["file"] == "heartbeat/rank1"
+
+
 def test_a_stall_in_which_all_stand_in_torch_names_nobody(folder: Any, row: Row) -> None:
     for rank in (0, 1):
         folder.perf(rank, row(1), row(2)).stderr(rank, IN_TORCH)
@@ -221,6 +232,14 @@ EFFECTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("", {"wrapper": "none"}, "silent_strategy_downgrade", "wrapped in none"),
     ("fsdp_full_shard", {"shard_ratio": 1.0}, "silent_strategy_downgrade", "holds 100%"),
     ("fsdp_full_shard", {"world_size": 1, "shard_ratio": 1.0}, "silent_independent_processes", "a world of 1 where 2"),
+    ("hsdp_full_shard", {"name": "hsdp_full_shard", "replicas": 2, "shard_ratio": 1.0}, "", ""),
+    ("hsdp_full_shard", {"replicas": 1}, "silent_strategy_downgrade", "runs fsdp_full_shard"),
+    ("zero_2", {"name": "zero_2", "wrapper": "DeepSpeedEngine", "shard_ratio": 1.0, "replicas": 2}, "", ""),
+    ("zero_3", {"name": "zero_3", "wrapper": "DeepSpeedEngine", "replicas": 1}, "", ""),
+    ("zero_3", {"name": "zero_3", "wrapper": "DeepSpeedEngine", "shard_ratio": 1.0}, "silent_strategy_downgrade", "holds 100%"),
+    ("zero_3", {"name": "zero_1", "wrapper": "DeepSpeedEngine"}, "silent_strategy_downgrade", "runs zero_1"),
+    ("local_sgd", {"name": "local_sgd", "wrapper": "LocalSGD", "shard_ratio": 1.0}, "", ""),
+    ("local_sgd", {"name": "ddp", "wrapper": "DistributedDataParallel"}, "silent_strategy_downgrade", "runs ddp"),
 ]
 
 
@@ -241,6 +260,17 @@ def test_nan_names_the_first_rank_where_there_is_one(folder: Any, row: Row, last
     assert verdicts(folder) == [("nonfinite_loss", "1")]
     folder.perf(0, row(1), row(2, grad_norm=None), last())
     assert verdicts(folder) == [("nonfinite_loss", None)]
+
+
+def test_a_run_that_stopped_at_nan_is_one_diagnosis_that_names_the_rank(folder: Any, row: Row) -> None:
+    said = "the loss is nan in step 2, on rank 1; the job stops with the weights of step 1"
+    error = {"type": "nonfinite", "exception": "NonFinite", "message": said, "phase": "report"}
+    end = {"kind": "end", "status": "failed", "steps": 2, "error": error}
+    for rank in (0, 1):
+        folder.perf(rank, row(1), row(2, loss=None), end)
+    folder.exits({0: 1, 1: 1}).manifest("failed", returncode=1)
+    assert verdicts(folder) == [("nonfinite_loss", "1")]
+    assert "it began on rank 1" in judged(folder).findings[0].message
 
 
 def test_nothing_is_guessed(folder: Any, row: Row, last: Row) -> None:

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sys
+import types
 import warnings
 from typing import Any
 
@@ -54,6 +55,23 @@ def plugin_values() -> dict[str, Any]:
     }
 
 
+def parallelism(arguments: Any) -> dict[str, int]:
+    """The sizes of ParallelismConfig from the environment, after its checks against the job that the launcher would start."""
+    config = importlib.import_module("accelerate.parallelism_config").ParallelismConfig()
+    kinds = importlib.import_module("accelerate.utils").DistributedType
+    version = os.environ.get("FSDP_VERSION", "1")
+    kind = kinds.FSDP if arguments.use_fsdp else kinds.MULTI_GPU if arguments.multi_gpu else kinds.NO
+    job = types.SimpleNamespace(
+        num_processes=arguments.num_processes,
+        multi_device=kind == kinds.MULTI_GPU,
+        is_fsdp2=bool(arguments.use_fsdp) and version == "2",
+        distributed_type=kind,
+        is_main_process=True,
+    )
+    config._validate_accelerator(job)
+    return {"replicate": config.dp_replicate_size, "shard": config.dp_shard_size}
+
+
 def judge(path: str) -> dict[str, Any]:
     launch = importlib.import_module("accelerate.commands.launch")
     environment = importlib.import_module("accelerate.utils.launch")
@@ -77,6 +95,7 @@ def judge(path: str) -> dict[str, Any]:
         os.environ.update({key: value for key, value in variables.items() if key.startswith(PREFIXES)})
         answer["mixed_precision"] = os.environ.get("ACCELERATE_MIXED_PRECISION")
         answer["fsdp"] = plugin_values() if os.environ.get("ACCELERATE_USE_FSDP") == "true" else None
+        answer["parallelism"] = parallelism(arguments) if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true" else None
         answer["stage"] = ""
     except Exception as problem:
         answer["error"] = f"{type(problem).__name__}: {problem}"

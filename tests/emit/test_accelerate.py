@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainwright.document import Document, load, parse
-from trainwright.emit.accelerate import Reading, read, write
+from trainwright.emit.accelerate import read, write
 from trainwright.emit.accelerate_file import accelerate_file, table
+from trainwright.emit.reading import Reading
 from trainwright.errors import UserError
 from trainwright.model import load_model
 from trainwright.strategy import Precision, Strategy
@@ -35,6 +37,7 @@ FSDP = st.builds(
     activation_checkpointing=st.booleans(),
     cpu_offload=st.booleans(),
 )
+HSDP = st.builds(lambda strategy, copies: replace(strategy, replicas=copies), FSDP, st.integers(2, 64))
 UNWRAPPED = st.builds(Strategy, st.just("fsdp"), reshard_after_forward=st.booleans(), precision=PRECISIONS, cpu_offload=st.booleans())
 PLAIN = st.builds(Strategy, st.just("ddp"), precision=PRECISIONS)
 SINGLE = st.builds(Strategy, st.just("single"), precision=PRECISIONS)
@@ -63,6 +66,14 @@ def uses(text: str) -> dict[str, str]:
 def test_read_of_write_is_the_strategy(strategy: Strategy, world_size: int, device: str) -> None:
     found = reading(write(strategy, world_size, device))
     assert (found.strategy, found.num_processes) == (strategy, world_size)
+
+
+@given(HSDP, st.integers(2, 64), DEVICES)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_copies_in_shards_are_read_back(strategy: Strategy, shards: int, device: str) -> None:
+    found = reading(write(strategy, strategy.replicas * shards, device))
+    assert (found.strategy, found.num_processes) == (strategy, strategy.replicas * shards)
+    assert found.strategy.name.startswith("hsdp_")
 
 
 @given(SINGLE, DEVICES)
@@ -109,6 +120,12 @@ def test_the_written_file() -> None:
         (Strategy("fsdp", wrap_classes=("A' #",)), 4, "cuda", "class name"),
         (Strategy("fsdp", activation_checkpointing=True), 4, "cuda", "without a class to wrap"),
         (Strategy("ddp"), 0, "cuda", "on 0 ranks"),
+        (Strategy("ddp", replicas=2), 4, "cuda", "replicas without FSDP"),
+        (Strategy("fsdp", replicas=3), 4, "cuda", "3 replicas in shards on 4 ranks"),
+        (Strategy("fsdp", replicas=4), 4, "cuda", "4 replicas in shards on 4 ranks"),
+        (Strategy("zero", zero_stage=2), 4, "cuda", "DeepSpeed's ZeRO"),
+        (Strategy("local_sgd"), 4, "cuda", "Local SGD"),
+        (Strategy("fsdp", True, ("A",), activation_checkpointing=True, checkpoint_every=2), 4, "cuda", "every 2th block"),
         (Strategy("ddp"), 4, "tpu", "device 'tpu'"),
     ],
 )
@@ -164,7 +181,7 @@ def test_read(text: str, strategy: Strategy, ranks: int | None) -> None:
         (
             "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n",
             "fsdp_config.fsdp_sharding_strategy",
-            "FULL_SHARD, SHARD_GRAD_OP and",
+            "refused by FSDP1 without an fsdp_auto_wrap_policy",
         ),
         (
             "distributed_type: FSDP\nfsdp_config: {fsdp_auto_wrap_policy: SIZE_BASED_WRAP}\n",
@@ -180,7 +197,7 @@ def test_read(text: str, strategy: Strategy, ranks: int | None) -> None:
         (
             "distributed_type: FSDP\nparallelism_config: {parallelism_config_dp_replicate_size: 2}\n",
             "parallelism_config",
-            "delete the block",
+            "write fsdp_version: 2",
         ),
         (
             "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_activation_checkpointing: true}\n",
@@ -252,7 +269,7 @@ fsdp_config:
         "fsdp_config.sharding_strategy": "- FSDP1 only: Accelerate does not read it under fsdp_version 2",
         "fsdp_config.fsdp_auto_wrap_policy": "+ the whole model is one unit",
         "fsdp_config.transformer_layer_cls_to_wrap": "- fsdp_auto_wrap_policy is not TRANSFORMER_BASED_WRAP, so Accelerate wraps no class",
-        "fsdp_config.fsdp_state_dict_type": "- the reference trainer saves no checkpoint",
+        "fsdp_config.fsdp_state_dict_type": "- the reference trainer saves its checkpoints in shards, always",
         "fsdp_config.fsdp_use_orig_params": "- FSDP1 only: Accelerate does not read it under fsdp_version 2",
         "fsdp_config.fsdp_limit_all_gathers": "- not read by Accelerate 1.15.0: it has no such key",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +17,10 @@ import jsonschema
 import pytest
 
 from trainwright import probe
-from trainwright.cli import main
+from trainwright.cli import COMMANDS, main
 from trainwright.job import Job
+from trainwright.launch import torchrun
+from trainwright.launch.command import CHECK_SKILL, DIAGNOSE_SKILL
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
@@ -32,7 +36,7 @@ def arguments(make_job: Callable[..., Job], tmp_path: Path) -> list[str]:
 def test_dry_it_shows_everything_and_starts_nothing(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
     done = run_command(*arguments, "--memory-cap", "300MiB")
     assert done.returncode == 0, done.stderr
-    assert "-m torch.distributed.run --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
+    assert "-m trainwright.train.elastic --standalone" in done.stdout and f"--job '{tmp_path}/a run/job.json'" in done.stdout
     assert "strategy: fsdp_full_shard" in done.stdout and "not applied: num_processes" in done.stdout
     assert "300.0 MiB a rank enforced" in done.stdout and "nothing was started" in done.stdout
     assert not (tmp_path / "a run").exists()
@@ -52,7 +56,53 @@ def test_another_number_of_ranks_than_the_file_says_is_an_error_of_the_check(arg
     assert run_command(*arguments, "--nproc", "3", "--no-check").returncode == 0
 
 
+def test_the_schema_knows_every_field_of_a_job() -> None:
+    assert SCHEMA["properties"]["job"]["properties"].keys() == {"schema", *(field.name for field in dataclasses.fields(Job))}
+
+
+def deepspeed(tmp_path: Path, **keys: object) -> str:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5, **keys}), encoding="utf-8")
+    return str(path)
+
+
+def test_a_deepspeed_json_settles_what_it_names(arguments: list[str], tmp_path: Path, run_command: Run) -> None:
+    keys: dict[str, object] = {
+        "train_batch_size": 24,
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-4}},
+    }
+    line = ["launch", "--model", arguments[2], "--backend-config", deepspeed(tmp_path, **keys), "--run-dir", str(tmp_path / "run")]
+    assert "does not say how many ranks; say it with --nproc" in run_command(*line).stderr
+    report = json.loads(run_command(*line, "--nproc", "2", "--no-check", "--format", "json").stdout)
+    jsonschema.validate(report["data"], SCHEMA)
+    job = report["data"]["job"]
+    assert (report["data"]["strategy"], job["micro_batch"], job["accumulation"], job["global_batch"]) == ("zero_2", 4, 3, 24)
+    assert (job["clip_norm"], job["learning_rate"], job["weight_decay"]) == (0.5, 2e-4, 0.0)
+    assert {row["name"] for row in report["inferred"]} >= {"clip_norm", "learning_rate", "micro_batch", "global_batch"}
+    for typed, words in (("--clip-norm 1", "do not agree"), ("--nproc 5", "cannot be divided by 5 ranks x micro_batch 4")):
+        done = run_command(*line, "--nproc", "2", *typed.split())
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_options_of_the_job_reach_it(arguments: list[str], run_command: Run) -> None:
+    typed = "--global-batch 24 --micro-batch 3 --schedule cosine --warmup-steps 2 --clip-norm 1 --find-unused-parameters --samples 100"
+    done = run_command(*arguments, *typed.split(), "--activation-checkpoint-every", "2", "--format", "json")
+    job = json.loads(done.stdout)["data"]["job"]
+    assert (job["micro_batch"], job["accumulation"], job["clip_norm"], job["schedule"], job["warmup_steps"]) == (3, 4, 1.0, "cosine", 2)
+    assert job["find_unused_parameters"] is True and job["samples"] == 100 and job["activation_checkpoint_every"] == 2
+    local = run_command(*arguments, "--local-sgd-steps", "4")
+    assert (
+        local.returncode == 2 and "local_sgd_steps averages whole models, and the backend config asks for fsdp_full_shard" in local.stderr
+    )
+
+
 MISTAKES = {
+    "--global-batch 9 --micro-batch 2": "global batch 9 cannot be divided by 2 ranks x micro_batch 2",
+    "--global-batch 9 --micro-batch 2 --accumulation 2": "global_batch 9 is not micro_batch 2 x world_size 2 x accumulation 2 = 8",
+    "--schedule step": "invalid choice",
+    "--clip-norm much": "'much' is not a number",
+    "--warmup-steps 50": "warmup_steps 50 leave nothing of the 12 steps",
     "--steps 0": "steps 0 is less than 1",
     "--steps x": "'x' is not a whole number",
     "--seq-len 100000": "positions",
@@ -86,6 +136,59 @@ def test_without_torch_execute_says_how_to_get_it(
     assert not (tmp_path / "a run").exists()
     assert main(arguments) == 0
     assert "not checked: torch" in capsys.readouterr().out
+
+
+def ended(run_dir: Path, rank: int, *rows: dict[str, Any] | str) -> None:
+    (run_dir / "perf").mkdir(parents=True, exist_ok=True)
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (run_dir / "perf" / f"rank{rank}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("diagnose_is_here", [True, False])
+def test_what_a_run_says_at_its_end_with_and_without_diagnose(
+    diagnose_is_here: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torchrun is left out: the records of a failed job of two ranks stand there as workers would have left them."""
+    error = {"type": "exception", "exception": "IndexError", "message": "index \x1b[2J out of range", "phase": "forward"}
+
+    def run(job: Job, run_dir: str, **settings: object) -> torchrun.Outcome:
+        ended(Path(run_dir), 0, {"kind": "header", "rank": 0, "world_size": 2, "pid": 7})
+        ended(
+            Path(run_dir),
+            1,
+            {"kind": "header", "rank": 1, "world_size": 2},
+            {"kind": "end", "status": "failed", "steps": 0, "error": error},
+        )
+        return torchrun.Outcome("failed", 1, run_dir, "torchrun ended with 1", 2.0)
+
+    monkeypatch.setattr(torchrun, "run", run)
+    monkeypatch.setattr(probe, "importable", lambda name: diagnose_is_here or name == "torch")
+    assert main([*arguments, "--execute", "--format", "json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    jsonschema.validate(report["data"], SCHEMA)
+    if diagnose_is_here:
+        assert report["data"]["diagnosis"]["diagnoses"][0]["class"] == "user_exception" and report["data"]["ends"] is None
+        assert not [row for row in report["not_checked"] if row["name"] == "diagnosis"]
+        return
+    assert report["data"]["diagnosis"] is None and not [f for f in report["findings"] if f["rule"].startswith("RUN")]
+    assert [end["status"] for end in report["data"]["ends"]] == ["", "failed"] and report["data"]["ends"][1]["exception"] == "IndexError"
+    assert [row["name"] for row in report["not_checked"]] == ["check", "diagnosis"]
+    assert main([*arguments, "--execute", "--force"]) == 2, "the folder carries no manifest"
+    shutil.rmtree(tmp_path / "a run")
+    assert main([*arguments, "--execute"]) == 4
+    text = capsys.readouterr().out
+    assert "rank 1 failed in forward: IndexError: index \\x1b[2J out of range" in text and "rank 0 left no end record" in text
+    assert "the skill debug-distributed-training has it" in text
+
+
+def test_the_skill_that_has_diagnose_is_named_rightly() -> None:
+    assert DIAGNOSE_SKILL in COMMANDS["diagnose"].skills and CHECK_SKILL in COMMANDS["check"].skills
+
+
+def test_a_preset_reaches_the_workers_as_a_path(arguments: list[str], run_command: Run) -> None:
+    arguments[arguments.index("--model") + 1] = "llama-demo"
+    report = json.loads(run_command(*arguments, "--format", "json").stdout)
+    assert Path(report["data"]["job"]["model"]) == LIBRARY / "models" / "llama-demo" / "config.json"
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ def manifest(run_dir: Path) -> dict[str, object]:
 
 def test_argv_names_one_host_and_no_restart(make_job: MakeJob) -> None:
     argv = torchrun.command(make_job(world_size=3), "/runs/a")
-    assert argv[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    assert argv[:4] == [sys.executable, "-m", "trainwright.train.elastic", "--standalone"]
     assert argv[argv.index("--nproc-per-node") + 1] == "3"
     assert argv[argv.index("--max-restarts") + 1] == "0"
     assert argv[-4:] == ["-m", "trainwright.train.run", "--job", "/runs/a/job.json"]
@@ -180,7 +180,7 @@ def test_a_kill_of_torchrun_itself(make_job: MakeJob, faulty: Faulty, tmp_path: 
     run_dir = tmp_path / "run"
     launcher = drive(make_job(steps=1000, world_size=2), run_dir, faulty("", STEP_S="0.1"), tmp_path)
     wait_for(run_dir / "perf" / "rank1.jsonl")
-    argv = b"torch.distributed.run"
+    argv = b"trainwright.train.elastic"
     (torchrun_pid,) = [pid for pid in alive(str(manifest(run_dir)["token"])) if argv in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(torchrun_pid, signal.SIGKILL)
     answer, _ = launcher.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""A small bundle to break: the real skill's page, references and evals, with a library of one file."""
+"""A small bundle to break: one real skill's page, references and evals, with a library of one file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ keywords: [a]
 skills:
   distributed-strategy:
     library: ["**/*.py"]
-    references: [strategies.md, run-folder.md]
+    references: [strategies.md]
 # ---- below this line `make sync` writes ----
+"""
+README = """\
+# x
+<!-- commands:start -->
+old
+<!-- commands:end -->
+<!-- skills:start -->
+<!-- skills:end -->
+last line
 """
 
 
@@ -34,7 +43,7 @@ def small(root: Path, tmp_path: Path) -> Path:
     (library / "__init__.py").write_text("")
     (library / "cli.py").write_text('"""What every stub imports."""\n')
     (library / "one.py").write_text('"""One."""\n')
-    (tmp_path / "README.md").write_text("# x\n<!-- commands:start -->\nold\n<!-- commands:end -->\nlast line\n")
+    (tmp_path / "README.md").write_text(README)
     (tmp_path / "skill-manifest.yaml").write_text(MANIFEST)
     return tmp_path
 

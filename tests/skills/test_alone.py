@@ -11,107 +11,182 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainwright.cli import COMMANDS
 from trainwright.rules import load_all
 
-NAME = "distributed-strategy"
+STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
+SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
 JSON_CALLS = {
-    "estimate": (JOB, 0),
-    "advise": ([*JOB, "--memory", "80GiB"], 0),
-    "check": ([TYPO], 1),
-    "explain": (["ACC001"], 0),
-    "rules": ([], 0),
-    "diagnose": (["evals/files/run-oom/rank0.jsonl"], 1),
-    "launch": (["--model", MODEL, "--backend-config", TYPO, "--run-dir", "out", "--nproc", "2"], 2),
+    (STRATEGY, "estimate"): (JOB, 0),
+    (STRATEGY, "advise"): ([*JOB, "--memory", "80GiB"], 0),
+    (STRATEGY, "check"): ([TYPO], 1),
+    (STRATEGY, "explain"): (["ADV001"], 0),
+    (STRATEGY, "rules"): ([], 0),
+    (RUN, "launch"): (["--model", MODEL, "--backend-config", TYPO, "--run-dir", "out", "--nproc", "2"], 2),
+    (DEBUG, "diagnose"): (["evals/files/run-oom/rank0.jsonl"], 1),
+    (DEBUG, "doctor"): ([], 0),
+    (DEBUG, "explain"): (["RUN001"], 0),
+    (DEBUG, "rules"): ([], 0),
 }
+_CONFIGS = ("check.rules.accelerate", "check.rules.accelerate_fsdp", "check.rules.documents")
+_ENVIRONMENTS = ("check.rules.environment", "check.rules.environment_variables")
+RULES = {STRATEGY: (*_CONFIGS, "advise.rules."), DEBUG: ("diagnose.rules.", *_ENVIRONMENTS)}  # what a skill carries
 
 
 @pytest.fixture(scope="module", params=["as it is", "without _ files"])
-def alone(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The copied folder; beside it `packages` with PyYAML and nothing else."""
+def copies(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds a copy of each skill; beside them `packages` with PyYAML and nothing else."""
     place = tmp_path_factory.mktemp("copied alone")
     left_out = ["__pycache__", *(["_*"] if request.param == "without _ files" else [])]
-    shutil.copytree(root / "skills" / NAME, place / NAME, ignore=shutil.ignore_patterns(*left_out))
+    for name in SKILLS:
+        shutil.copytree(root / "skills" / name, place / name, ignore=shutil.ignore_patterns(*left_out))
     shutil.copytree(Path(yaml.__file__).parent, place / "packages" / "yaml", ignore=shutil.ignore_patterns("__pycache__"))
-    return place / NAME
+    return place
 
 
-def run(alone: Path, name: str, *arguments: str, with_yaml: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a script with the standard library, PyYAML where wanted, and no installed package (-S)."""
+def python(alone: Path, *arguments: str, with_yaml: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run Python in a skill's folder with the standard library, PyYAML where wanted, and no installed package (-S)."""
     variables = [f"PYTHONPATH={alone.parent / 'packages'}"] if with_yaml else []
-    argv = ["env", "-i", *variables, sys.executable, "-S", str(alone / "scripts" / f"{name}.py"), *arguments]
+    argv = ["env", "-i", *variables, sys.executable, "-B", "-S", *arguments]
     return subprocess.run(argv, cwd=alone, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", JSON_CALLS)
+def own_rules(skill: str) -> set[str]:
+    """The codes of the rules that a skill carries; a name that ends in a dot stands for all modules below it."""
+    modules = {code: rule.find.__module__.removeprefix("trainwright.") for code, rule in load_all().items()}
+    return {
+        code
+        for code, module in modules.items()
+        if any(module == one or (one[-1] == "." and module.startswith(one)) for one in RULES[skill])
+    }
+
+
+def run(alone: Path, name: str, *arguments: str, with_yaml: bool = True) -> subprocess.CompletedProcess[str]:
+    return python(alone, str(alone / "scripts" / f"{name}.py"), *arguments, with_yaml=with_yaml)
+
+
+def test_every_script_of_every_skill_is_called_here() -> None:
+    assert set(JSON_CALLS) == {(skill, name) for name, command in COMMANDS.items() for skill in command.skills}
+
+
+@pytest.mark.parametrize(("skill", "name"), JSON_CALLS)
 @pytest.mark.parametrize("with_yaml", [True, False], ids=["with PyYAML", "without PyYAML"])
-def test_json_inputs_need_no_package(alone: Path, name: str, with_yaml: bool) -> None:
-    arguments, code = JSON_CALLS[name]
-    done = run(alone, name, *arguments, "--format", "json", with_yaml=with_yaml)
+def test_json_inputs_need_no_package(copies: Path, skill: str, name: str, with_yaml: bool) -> None:
+    arguments, code = JSON_CALLS[skill, name]
+    done = run(copies / skill, name, *arguments, "--format", "json", with_yaml=with_yaml)
     assert done.returncode == code, done.stderr
     assert json.loads(done.stdout)["command"] == name
 
 
-def test_yaml_inputs(alone: Path) -> None:
-    done = run(alone, "check", RIGHT, "--model", MODEL, "--world-size", "8", "--device", "cuda")
+def test_yaml_inputs(copies: Path) -> None:
+    done = run(copies / STRATEGY, "check", RIGHT, "--model", MODEL, "--world-size", "8", "--device", "cuda")
     assert (done.returncode, done.stderr) == (0, "")
-    done = run(alone, "launch", "--model", MODEL, "--backend-config", RIGHT, "--run-dir", "out")
+    done = run(copies / RUN, "launch", "--model", MODEL, "--backend-config", RIGHT, "--run-dir", "out")
     assert done.returncode == 0, done.stderr
-    assert not (alone / "out").exists(), "without --execute nothing is written"
+    assert not (copies / RUN / "out").exists(), "without --execute nothing is written"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_yaml_without_pyyaml_is_3_with_the_line_to_type(alone: Path, form: str) -> None:
-    done = run(alone, "check", RIGHT, "--format", form, with_yaml=False)
+def test_yaml_without_pyyaml_is_3_with_the_line_to_type(copies: Path, form: str) -> None:
+    done = run(copies / STRATEGY, "check", RIGHT, "--format", form, with_yaml=False)
     assert done.returncode == 3 and "pip install pyyaml" in done.stdout + done.stderr
     assert done.stderr.count("\n") <= 1 and "Traceback" not in done.stderr
 
 
-def test_the_strategy_is_written_and_read_again(alone: Path, tmp_path: Path) -> None:
+def test_the_strategy_is_written_and_read_again(copies: Path, tmp_path: Path) -> None:
     written = tmp_path / "chosen.yaml"
-    done = run(alone, "advise", *JOB, "--memory", "80GiB", "--emit", str(written))
+    done = run(copies / STRATEGY, "advise", *JOB, "--memory", "80GiB", "--emit", str(written))
     assert done.returncode == 0, done.stderr
-    done = run(alone, "check", str(written), "--model", MODEL, "--world-size", "8", "--device", "cuda", "--fail-on", "info")
+    done = run(copies / STRATEGY, "check", str(written), "--model", MODEL, "--world-size", "8", "--device", "cuda", "--fail-on", "info")
     assert done.returncode == 0, done.stdout
+    done = run(copies / RUN, "launch", "--model", MODEL, "--backend-config", str(written), "--device", "cuda", "--run-dir", "out")
+    assert done.returncode == 0 and "--nproc-per-node 8" in done.stdout, done.stderr
 
 
-def test_the_copy_answers_not_the_repository(alone: Path) -> None:
-    source = alone / "scripts" / "trainwright" / "version.py"
+@pytest.mark.parametrize("skill", SKILLS)
+def test_the_copy_answers_not_the_repository(copies: Path, skill: str) -> None:
+    source = copies / skill / "scripts" / "trainwright" / "version.py"
     before = source.read_text()
     source.write_text('VERSION = "99.0.0"\n')
     try:
-        assert json.loads(run(alone, "rules", "--format", "json").stdout)["version"] == "99.0.0"
+        code = "import sys; sys.path.insert(0, 'scripts'); from trainwright.cli import main; sys.exit(main(['--version']))"
+        assert python(copies / skill, "-c", code).stdout == "trainwright 99.0.0\n"
     finally:
         source.write_text(before)
 
 
-def test_it_knows_every_rule_that_the_repository_knows(alone: Path) -> None:
-    assert {row["rule"] for row in json.loads(run(alone, "rules", "--format", "json").stdout)["data"]["rules"]} == set(load_all())
+@pytest.mark.parametrize("skill", RULES)
+def test_it_knows_the_rules_of_its_own_commands(copies: Path, skill: str) -> None:
+    rows = json.loads(run(copies / skill, "rules", "--format", "json").stdout)["data"]["rules"]
+    assert rows and {row["rule"] for row in rows} == own_rules(skill)
 
 
-def test_nothing_was_left_in_the_folder(alone: Path, root: Path) -> None:
-    run(alone, "rules")
-    theirs = {path.relative_to(alone).as_posix() for path in alone.rglob("*")}
-    ours = {path.relative_to(root / "skills" / NAME).as_posix() for path in (root / "skills" / NAME).rglob("*")}
+@pytest.mark.parametrize("skill", RULES)
+def test_the_pages_of_a_skill_name_rules_that_it_can_explain(copies: Path, skill: str) -> None:
+    page = (copies / skill / "SKILL.md").read_text()
+    codes = {word for word in page.replace("`", " ").replace("(", " ").replace(")", " ").replace(",", " ").split() if word in load_all()}
+    assert codes and [code for code in codes if run(copies / skill, "explain", code).returncode] == []
+
+
+@pytest.mark.parametrize("skill", RULES)
+def test_a_rule_of_another_skill_is_one_line(copies: Path, skill: str) -> None:
+    foreign = next(code for code in load_all() if code not in own_rules(skill))
+    done = run(copies / skill, "explain", foreign)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and "in this copy" in done.stderr
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_a_command_that_is_not_in_the_copy_says_who_has_it(copies: Path, skill: str) -> None:
+    for name, command in COMMANDS.items():
+        if skill in command.skills:
+            continue
+        code = f"import sys; sys.path.insert(0, 'scripts'); from trainwright.cli import main; sys.exit(main(['{name}']))"
+        done = python(copies / skill, "-c", code)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), done.stderr
+        assert f"does not hold {name}; " in done.stderr
+        assert all(other in done.stderr for other in command.skills or ["the repository"])
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_the_overview_lists_only_what_is_there(copies: Path, skill: str) -> None:
+    code = "import sys; sys.path.insert(0, 'scripts'); from trainwright.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = python(copies / skill, "-c", code, "--help")
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
+    assert done.returncode == 0 and listed == {name for name, command in COMMANDS.items() if skill in command.skills}
+    done = python(copies / skill, "-c", code, "chekc")
+    assert done.returncode == 2 and "demo" not in done.stderr and all(name in done.stderr for name in listed)
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_nothing_was_left_in_the_folder(copies: Path, skill: str, root: Path) -> None:
+    run(copies / skill, next(name for owner, name in JSON_CALLS if owner == skill))
+    theirs = {path.relative_to(copies / skill).as_posix() for path in (copies / skill).rglob("*")}
+    ours = {path.relative_to(root / "skills" / skill).as_posix() for path in (root / "skills" / skill).rglob("*")}
     assert theirs <= ours and not [path for path in theirs if "__pycache__" in path]
 
 
 @pytest.mark.long
-def test_a_job_runs_from_the_copied_folder_and_leaves_no_trace_in_it(alone: Path, tmp_path: Path) -> None:
-    """Two CPU ranks of the small model, started from the copy: every worker loads the copy, and the folder stays as it was."""
-    before = sorted(path.relative_to(alone).as_posix() for path in alone.rglob("*"))
-    model, config, out = (
-        str(path) for path in (alone / "scripts/trainwright/models/llama-demo/config.json", tmp_path / "a b.yaml", tmp_path / "my run")
-    )
+def test_a_job_runs_from_the_copied_folders_and_leaves_no_trace_in_them(copies: Path, tmp_path: Path) -> None:
+    """Two CPU ranks of a preset: chosen by one copy, run by the next, told by the third; each folder stays as it was."""
+    before = sorted(path.relative_to(copies).as_posix() for path in copies.rglob("*"))
+    config, out = (str(path) for path in (tmp_path / "a b.yaml", tmp_path / "my run"))
 
-    def call(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = ["env", "-i", sys.executable, str(alone / "scripts" / f"{name}.py"), *arguments]
+    def call(skill: str, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = ["env", "-i", sys.executable, str(copies / skill / "scripts" / f"{name}.py"), *arguments]
         return subprocess.run(argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
 
-    job = ["--model", model, "--seq-len", "32"]
-    assert call("advise", *job, "--devices", "2", "--memory", "300MiB", "--device", "cpu", "--emit", config).returncode == 0
-    done = call("launch", *job, "--backend-config", config, "--run-dir", out, "--steps", "3", "--execute")
+    job = ["--model", "llama-demo", "--seq-len", "32"]
+    chosen = call(STRATEGY, "advise", *job, "--devices", "2", "--memory", "300MiB", "--device", "cpu", "--emit", config)
+    assert chosen.returncode == 0, chosen.stderr
+    done = call(RUN, "launch", *job, "--backend-config", config, "--run-dir", out, "--steps", "3", "--execute", "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert call("diagnose", out).returncode == 0
-    assert sorted(path.relative_to(alone).as_posix() for path in alone.rglob("*")) == before
+    report = json.loads(done.stdout)
+    assert report["data"]["diagnosis"] is None and [end["status"] for end in report["data"]["ends"]] == ["completed"] * 2
+    assert DEBUG in report["not_checked"][-1]["reason"]
+    told = call(DEBUG, "diagnose", out)
+    assert told.returncode == 0, told.stdout + told.stderr
+    done = call(RUN, "launch", *job, "--backend-config", config, "--run-dir", out, "--memory-cap", "20MiB", "--force", "--execute")
+    assert done.returncode == 4 and "failed in" in done.stdout and DEBUG in done.stdout, done.stdout + done.stderr
+    assert sorted(path.relative_to(copies).as_posix() for path in copies.rglob("*")) == before

@@ -39,6 +39,7 @@ STOP = {
         "the",
         "this",
         "to",
+        "use",  # every description says "Use when"
         "we",
         "what",
         "when",

@@ -80,7 +80,7 @@ BREAKS: dict[str, tuple[Break, str]] = {
     "a missing section": (page("## Gotchas", "## Traps"), "skill-sections"),
     "no run_script": (page("run_script", "running", 9), "skill-sections"),
     "no scope": (page("Does NOT", "Does not", 9), "skill-sections"),
-    "an unlinked script": (page("(scripts/diagnose.py)", "(scripts/check.py)", 9), "skill-sections"),
+    "an unlinked script": (page("(scripts/advise.py)", "(scripts/check.py)", 9), "skill-sections"),
     "too long": (page("## Gotchas", "\n" * 200 + "## Gotchas"), "skill-length"),
     "too many words": (page("## Gotchas\n", "## Gotchas\n" + "word " * 2400), "skill-length"),
     "a buzzword": (page("## Gotchas", "We leverage it.\n\n## Gotchas"), "skill-word"),

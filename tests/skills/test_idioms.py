@@ -25,6 +25,10 @@ WORDS = [
     ("kill -9 1", "kill -15 1"),
     ("#!/bin/bash", "#!/usr/bin/env bash"),
     ("http://10.0.0.1/x", "https://example.org/x"),
+    (r"'\x1b[K'", r"'\033[K'"),
+    ("base64.b64decode(x)", "base64.b64encode(x)"),
+    ("chr(27)", "chr(number)"),
+    ("getattr(x, 'y')", "getattr(x, 'y', None)"),
 ]
 
 IDIOMS = [

@@ -34,7 +34,7 @@ def test_command_lines_parse(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("page", sorted(ROOT.glob("skills/*/SKILL.md")), ids=lambda page: page.parent.name)
 def test_options_named_in_the_table_of_scripts_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = re.findall(r"^\| \[([a-z]+)\.py\].*\| ([^|]*) \|$", page.read_text(), re.MULTILINE)
-    assert {name for name, _ in rows} == {name for name, command in cli.COMMANDS.items() if command.skill == page.parent.name}
+    assert {name for name, _ in rows} == {name for name, command in cli.COMMANDS.items() if page.parent.name in command.skills}
     for name, arguments in rows:
         assert cli.main([name, "--help"]) == Exit.OK
         text = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_rules_evidence_and_exit_codes_exist(page: Path) -> None:
     text = page.read_text()
     with open(ROOT / "helpers/trainwright/evidence.csv", newline="") as file:
         evidence = {row["id"] for row in csv.DictReader(file)}
-    assert not set(re.findall(r"\b(?:ACC|DOC|RUN|ADV|DS)\d{3}\b", text)) - set(load_all())
+    assert not set(re.findall(r"\b(?:ACC|DOC|RUN|ADV|DS|ENV)\d{3}\b", text)) - set(load_all())
     assert not set(re.findall(r"\bAURORA(?:-[A-Z0-9]+)+\b", text)) - evidence
     if page.name == "SKILL.md":
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}

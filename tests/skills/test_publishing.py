@@ -56,9 +56,10 @@ def scanner(published: Path) -> str:
     flags = ("--recursive", "--use-behavioral", "--use-trigger", "--check-overlap", "--format", "json")
     answer = run("skill-scanner", "scan-all", "skills", *flags, "--output", "scan.json", cwd=published)
     assert (published / "scan.json").is_file(), answer.stderr
-    results = json.loads((published / "scan.json").read_text())["results"]
-    assert [result["skill_name"] for result in results] == sorted(path.name for path in (published / "skills").iterdir())
-    findings = [finding for result in results for finding in result["findings"]]
+    scan = json.loads((published / "scan.json").read_text())
+    results = scan["results"]
+    assert sorted(result["skill_name"] for result in results) == sorted(path.name for path in (published / "skills").iterdir())
+    findings = [finding for result in results for finding in result["findings"]] + scan.get("cross_skill_findings", [])
     shown = [f"{f['severity']} {f['rule_id']} {f.get('file_path')}:{f.get('line_number')} {f['title']}" for f in findings]
     return "\n".join(line for line in shown if line.split()[0] not in ("INFO", "LOW", "SAFE"))
 
@@ -90,3 +91,9 @@ def test_the_scanner_can_fail(published: Path) -> None:
     bad = published / "skills" / SKILL / "scripts" / "bad.py"
     bad.write_text("import os\nimport subprocess\n\nsubprocess.run('ls ' + os.environ['HOME'], shell=True)\n")
     assert "bad.py" in scanner(published)
+
+
+def test_the_scanner_sees_what_two_skills_share(published: Path) -> None:
+    for name in ("distributed-strategy", "run-distributed-training"):
+        (published / "skills" / name / "scripts" / "shared.py").write_text('"""See https://shared.example.net/x."""\n')
+    assert "CROSS_SKILL" in scanner(published)

@@ -14,7 +14,8 @@ import yaml
 from trainwright import cli
 from trainwright.errors import UserError
 from trainwright.skills.bundle import load_bundle
-from trainwright.skills.pages import with_command_table
+from trainwright.skills.gates import judge
+from trainwright.skills.pages import with_tables
 from trainwright.skills.sync import drift, write
 from trainwright.version import VERSION
 
@@ -71,13 +72,38 @@ def test_an_edited_source_reaches_its_copies_and_hashes(small: Path) -> None:
     assert (small / copy).read_text() == '"""Two."""\n'
 
 
+def test_a_command_brings_what_it_imports_and_nothing_else(small: Path) -> None:
+    library = small / "helpers/trainwright"
+    for path, text in {
+        "check/__init__.py": "",
+        "check/command.py": "from trainwright.check import judge\nfrom trainwright import one\n",
+        "check/judge.py": "",
+        "check/rules/__init__.py": "",
+        "check/rules/late.py": "from trainwright import two\n",
+        "two.py": "",
+        "three.py": "",
+    }.items():
+        (library / path).parent.mkdir(parents=True, exist_ok=True)
+        (library / path).write_text(text)
+    manifest = small / "skill-manifest.yaml"
+    manifest.write_text(manifest.read_text().replace('["**/*.py"]', "[check/rules/*.py]"))
+    sync(small)
+    copy = small / "skills/distributed-strategy/scripts/trainwright"
+    held = {file.relative_to(copy).as_posix() for file in copy.rglob("*") if file.is_file()}
+    assert held == {path.relative_to(library).as_posix() for path in library.rglob("*.py")} - {"three.py"}
+    assert not [finding for finding in judge(load_bundle(str(small))) if finding.rule == "skill-import"]
+    (library / "two.py").write_text("def (\n")
+    assert cli.main(["skills", "sync", "--root", str(small)]) == 2
+
+
 def test_a_left_over_copy_is_deleted(small: Path) -> None:
     sync(small)
-    stale = small / "skills/distributed-strategy/scripts/trainwright/gone.py"
+    stale = small / "skills/distributed-strategy/scripts/trainwright/gone/now/x.py"
+    stale.parent.mkdir(parents=True)
     stale.write_text("")
     assert drift(load_bundle(str(small))) == {stale.relative_to(small).as_posix(): None}
     sync(small)
-    assert not stale.exists()
+    assert not stale.parents[1].exists() and stale.parents[2].is_dir(), "no empty folder stays behind"
 
 
 def test_evals_are_nobodys_copy_but_are_hashed(small: Path) -> None:
@@ -94,8 +120,8 @@ def test_stubs_differ_in_their_command_only(root: Path) -> None:
     for command in cli.COMMANDS.values():
         text = (root / "scripts" / f"{command.name}.py").read_text()
         texts.add(text.replace(f'"{command.name}"', '"NAME"').replace(f'"""{command.name}: {command.summary} (', '"""NAME ('))
-        if command.skill:
-            assert (root / "skills" / command.skill / "scripts" / f"{command.name}.py").read_text() == text
+        for skill in command.skills:
+            assert (root / "skills" / skill / "scripts" / f"{command.name}.py").read_text() == text
     assert len(texts) == 1
 
 
@@ -133,9 +159,17 @@ def test_readme_table_has_every_command(root: Path) -> None:
     assert readme.count("<!-- commands:start -->") == 1
 
 
+def test_readme_table_has_every_skill_with_its_commands(root: Path) -> None:
+    rows = re.findall(r"^\| \[([a-z-]+)\]\(skills/\1/SKILL\.md\) \| ([^|]*) \|", (root / "README.md").read_text(), re.MULTILINE)
+    held = {name: {word.strip("`") for word in words.split(", ")} for name, words in rows}
+    assert set(held) == {path.name for path in (root / "skills").iterdir()}
+    for name, command in cli.COMMANDS.items():
+        assert {skill for skill, names in held.items() if name in names} == set(command.skills)
+
+
 def test_readme_without_markers_is_refused() -> None:
     with pytest.raises(UserError, match="commands:start"):
-        with_command_table("# no markers\n", cli.COMMANDS.values())
+        with_tables("# no markers\n", cli.COMMANDS.values(), {})
 
 
 @pytest.mark.parametrize(

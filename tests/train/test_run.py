@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from trainwright.emit.accelerate import KeyUse, Reading
+from trainwright.emit.reading import KeyUse, Reading
 from trainwright.strategy import Strategy
 
 MIB = 2**20
+TINY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright" / "models" / "tiny" / "config.json"
 FSDP = Strategy("fsdp", wrap_classes=("LlamaDecoderLayer",))
 KEPT = dataclasses.replace(FSDP, reshard_after_forward=False)
 Run = Callable[..., Any]
@@ -88,13 +89,56 @@ def test_two_ranks_compute_what_one_does(run_job: Run, strategy: Strategy, wrapp
     assert (alone.returncode, both.returncode) == (0, 0), both.stderr
     for rank in (0, 1):
         header = both.ranks[rank][0]
-        assert header["strategy"] == {"name": strategy.name, "wrapper": wrapper, "world_size": 2, "shard_ratio": ratio, "units": units}
+        live = header["strategy"]
+        assert (live["name"], live["wrapper"], live["world_size"]) == (strategy.name, wrapper, 2)
+        assert (live["shard_ratio"], live["units"]) == (ratio, units)
         assert (header["rank"], header["parameters"], header["backend"]) == (rank, 18_880_896, "gloo")
         for ours, theirs in zip(both.steps(rank), alone.steps(), strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
             assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
         assert both.end(rank)["status"] == "completed" and both.end(rank)["steps"] == 4
     assert both.steps(0)[0]["loss"] != both.steps(0)[1]["loss"]
+
+
+@pytest.mark.long
+def test_copies_in_shards_run_from_their_file(run_job: Run) -> None:
+    """Six samples in steps of four: in the last one two ranks have none."""
+    ran = run_job("hsdp", dataclasses.replace(FSDP, replicas=2), 4, model=str(TINY), samples=6, clip_norm=0.5, schedule="cosine")
+    assert ran.returncode == 0, ran.stderr
+    live = ran.ranks[3][0]["strategy"]
+    assert (live["name"], live["world_size"], live["replicas"], live["shard_ratio"]) == ("hsdp_full_shard", 4, 2, 0.5)
+    assert [row["tokens"] for row in ran.steps(1)] == [32, 32] and [row["tokens"] for row in ran.steps(3)] == [32, 0]
+    assert all([row["loss"] for row in ran.steps(rank)] == [row["loss"] for row in ran.steps()] for rank in (1, 2, 3))
+
+
+@pytest.mark.long
+def test_zero_runs_from_its_json_and_says_what_became_of_each_key(write_job: Callable[..., Path], tmp_path: Path, paths: None) -> None:
+    pytest.importorskip("deepspeed")
+    keys = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 100_000}, "train_micro_batch_size_per_gpu": 2, "tensorboard": {}}
+    (tmp_path / "ds.json").write_text(json.dumps(keys))
+    job = write_job(
+        tmp_path / "run", Strategy("single"), 1, backend_config=str(tmp_path / "ds.json"), model=str(TINY), micro_batch=2, clip_norm=1.0
+    )
+    done = worker(job)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "perf" / "rank0.jsonl").read_text().splitlines()]
+    assert rows[0]["strategy"]["name"] == "zero_2" and rows[0]["strategy"]["wrapper"] == "DeepSpeedEngine"
+    assert [row["key"] for row in rows[0]["not_applied"]] == ["tensorboard"] and rows[-1]["status"] == "completed"
+    wrong = write_job(tmp_path / "other", Strategy("single"), 1, backend_config=str(tmp_path / "ds.json"), model=str(TINY), micro_batch=3)
+    refused = worker(wrong)
+    assert (
+        refused.returncode == 2 and "micro_batch 2 in the file, 3 in the job; clip_norm 1.0 in the file, None in the job" in refused.stderr
+    )
+
+
+@pytest.mark.long
+def test_a_loss_that_is_no_number_is_one_line_and_its_own_kind_of_error(run_job: Run) -> None:
+    ran = run_job("nan", Strategy("ddp"), 2, model=str(TINY), learning_rate=1e12, steps=9)
+    assert ran.returncode == 1 and "train/loop.py" not in ran.stderr, "no traceback of ours"
+    errors = [rows[-1]["error"] for rows in ran.ranks.values()]
+    assert {error["type"] for error in errors} <= {"nonfinite", "terminated"} and "nonfinite" in {error["type"] for error in errors}
+    assert any("in step" in error["message"] and "the job stops with the weights of step" in error["message"] for error in errors)
+    assert len(ran.steps()) < 9
 
 
 @pytest.mark.long

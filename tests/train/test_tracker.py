@@ -11,9 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 from trainwright.job import Job
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
-from trainwright.train.data import Corpus
-from trainwright.train.loop import Clock, Training, make_optimizer, run_step
-from trainwright.train.parallelize import distribute
+from trainwright.train.data import Settings, open_data
+from trainwright.train.loop import Clock, Training, run_step
+from trainwright.train.parallelize import prepare
 from trainwright.train.tracker import Tracker
 
 CPU = torch.device("cpu")
@@ -26,11 +26,10 @@ def run(spec: ModelSpec, strategy: Strategy, tracked: int, steps: int = 4) -> tu
     job = Job(model="/m", backend_config="/c", world_size=1, micro_batch=2, seq_len=32)
     tracker = Tracker(CPU, tracked)
     with tracker.construction():
-        model = distribute(spec, strategy, CPU, 1, seed=0)
-        optimizer = make_optimizer(model, job.learning_rate)
-    tracker.follow(model, optimizer)
-    ready = Training(model, optimizer, spec, strategy, job, Corpus(b"some text " * 100, 1), CPU, Clock(CPU), tracker)
-    return tracker, [run_step(ready, number)["memory_bytes"] for number in range(1, steps + 1)]
+        model, optimizer = prepare(spec, strategy, job, CPU, {})
+    assert tracker.follow(model, optimizer) == ""
+    ready = Training(model, optimizer, strategy, job, open_data(Settings(), spec, 32), CPU, Clock(CPU), tracker)
+    return tracker, [run_step(ready, number)[0]["memory_bytes"] for number in range(1, steps + 1)]
 
 
 def allocator_peak(spec: ModelSpec, strategy: Strategy) -> int:

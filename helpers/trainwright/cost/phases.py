@@ -38,15 +38,19 @@ def phases_of(rank: Rank) -> tuple[Phase, ...]:
         _loss_gradient(rank),
         _head_backward(rank),
         _final_norm_backward(rank),
-        *(phase for block in _turning_points(rank.layers) for phase in _block_backward(rank, block)),
+        *(phase for block in _turning_points(rank) for phase in _block_backward(rank, block)),
         _embedding_backward(rank),
         *([_root_reduce(rank)] if rank.sharded else []),
         _optimizer_step(rank),
+        *([_average(rank)] if rank.strategy.kind == "local_sgd" else []),
     )
 
 
-def _turning_points(layers: int) -> list[int]:
-    """The last two and the first two blocks: between them every block changes memory by the same amount."""
+def _turning_points(rank: Rank) -> list[int]:
+    """The last two and the first two blocks: between them every block changes memory by the same amount, if all are alike."""
+    layers = rank.layers
+    if rank.strategy.activation_checkpointing and rank.strategy.checkpoint_every > 1:
+        return list(range(layers - 1, -1, -1))
     return sorted({layers - 1, max(layers - 2, 0), min(1, layers - 1), 0}, reverse=True)
 
 
@@ -84,12 +88,12 @@ def _root_buffer(rank: Rank) -> Item:
 
 def _kept(rank: Rank, blocks: int) -> list[Item]:
     """Activations of the embedding and of `blocks` blocks."""
-    saved, checkpoint = rank.saved, rank.strategy.activation_checkpointing
-    each = saved.kept_by_checkpoint() if checkpoint else saved.block()
-    size, said = sum(item.bytes for item in each), "checkpointed by" if checkpoint else "saved in"
+    saved, again = rank.saved, rank.recomputed(blocks)
+    kinds = (("checkpointed by", again, saved.kept_by_checkpoint()), ("saved in", blocks - again, saved.block()))
+    counted = [(said, count, sum(item.bytes for item in each)) for said, count, each in kinds if count]
     return [
-        *saved.before_blocks(checkpoint),
-        Item(f"{said} {blocks} blocks", "activation", blocks * size, f"{blocks} x {size:,} B"),
+        *saved.before_blocks(rank.recomputes(0), rank.recomputed(rank.layers) > 0),
+        *(Item(f"{said} {count} blocks", "activation", count * size, f"{count} x {size:,} B") for said, count, size in counted),
     ]
 
 
@@ -100,7 +104,7 @@ def _kept_by_all(rank: Rank) -> list[Item]:
 
 def _kept_by_blocks(rank: Rank) -> list[Item]:
     """Of all blocks; where weights are cast the final norm keeps an fp32 copy in place of the last checkpoint."""
-    replaced = rank.strategy.activation_checkpointing and rank.saved.numerics == "cast"
+    replaced = rank.recomputes(rank.layers - 1) and rank.saved.numerics == "cast"
     return _kept(rank, rank.layers - 1 if replaced else rank.layers)
 
 
@@ -158,7 +162,7 @@ def _last_gather(rank: Rank) -> Phase:
 def _loss(rank: Rank) -> Phase:
     gathered = _gathered(rank, 0 if rank.reshard else rank.layers, coming=True)
     held = [] if rank.blocks_are_units else [_root_buffer(rank)]
-    loss = rank.saved.loss_forward(rank.strategy.activation_checkpointing)
+    loss = rank.saved.loss_forward(rank.recomputed(rank.layers))
     return _phase("loss", rank.resident(), gathered, held, _kept_by_all(rank), loss)
 
 
@@ -228,7 +232,7 @@ def _block_reduce(rank: Rank, block: int, finished: Iterable[Item], kept: Iterab
 def _gather_again(rank: Rank, common: tuple[Iterable[Item], ...], kept: Iterable[Item]) -> Phase:
     """The first block is copied out of its buffer; every other block has the next buffer beside it at its own backward."""
     buffer = Item("all-gather buffer of a block", "communication", _buffer(rank, rank.block_unit), f"B x {rank.element} B")
-    saved = [] if rank.strategy.activation_checkpointing else [rank.saved.running()]
+    saved = [] if rank.recomputes(0) else [rank.saved.running()]
     return _phase("backward of block 0, gather", *common, [buffer], kept, saved, [_stream(rank)])
 
 
@@ -298,3 +302,9 @@ def _optimizer_step(rank: Rank) -> Phase:
     """AdamW in its fused form works in place: the states and nothing else."""
     _, gradients, _ = rank.states()
     return _phase("optimizer step", rank.resident(), [] if rank.gradients_stay else [gradients])
+
+
+def _average(rank: Rank) -> Phase:
+    """Local SGD puts all parameters in one flat tensor, has that summed, and copies it back."""
+    flat = Item("flat copy of the parameters", "communication", rank.local_parameters * FP32, "P x 4 B")
+    return _phase("average of the copies", rank.resident(), [flat])

@@ -77,5 +77,7 @@ def _speed(measures: Measures) -> list[str]:
     spread = f", slowest rank +{measures.rank_spread:.1%}" if measures.rank_spread is not None else ""
     step = f"median step {format_seconds(measures.median_step_time_s)} (p90 {format_seconds(measures.p90_step_time_s)}"
     lines.append(f"{step}, {measures.steady_steps} steady steps){rate}{spread}")
-    phases = [f"{name[:-2]} {format_seconds(value)}" for name, value in measures.phases.items() if value is not None]
-    return [*lines, f"phases: {', '.join(phases)}"] if phases else lines
+    phases = {name[:-2]: format_seconds(value) for name, value in measures.phases.items() if value is not None}
+    waits = phases.pop("communication", None)
+    within = f"; of these waiting in collectives {waits}" if waits else ""
+    return [*lines, f"phases: {', '.join(f'{name} {time}' for name, time in phases.items())}{within}"] if phases else lines

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from trainwright.diagnose.lines import Line, Log
 from trainwright.diagnose.run_folder import Rank, Run, whole
 
-Kind = Literal["completed", "out_of_memory", "exception", "signal", "exit", "peer", "timeout", "ended", "silent"]
-INITIATING = ("out_of_memory", "exception", "signal", "exit")
+Kind = Literal["completed", "out_of_memory", "exception", "signal", "exit", "peer", "timeout", "ended", "nonfinite", "silent"]
+INITIATING = ("out_of_memory", "exception", "signal", "exit", "nonfinite")
 
 OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|OutOfMemoryError|(?:CUDA|XPU|HIP) out of memory|std::bad_alloc"
@@ -106,6 +106,8 @@ def _recorded(rank: Rank, error: dict[str, Any]) -> Event:
     if error.get("type") == "terminated":  # by SIGTERM, or because its launcher was gone
         return Event(rank, "ended", str(error.get("message") or ""), evidence=_lines(rank.end_line))
     message = str(error.get("message") or "")[:2000]
+    if error.get("type") == "nonfinite":  # the trainer stopped itself; the step's record tells what was not finite
+        return Event(rank, "nonfinite", message, evidence=_lines(rank.end_line), order=rank.changed)
     text = f"{error.get('exception') or 'an exception'}: {message}".strip()
     kind: Kind = "out_of_memory" if error.get("type") == "out_of_memory" else _kind(text)
     raised = last_exception(rank.log)

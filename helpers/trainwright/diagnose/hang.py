@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
+from trainwright import heartbeat
 from trainwright.diagnose.cause import Confidence
 from trainwright.diagnose.events import events, of_kind, ranks_word
-from trainwright.diagnose.lines import Line, Log
+from trainwright.diagnose.lines import Line, Log, read_log
 from trainwright.diagnose.run_folder import Rank, Run
 
 _STACK = re.compile(r"^Current thread 0x[0-9a-f]+.*\(most recent call first\)")
@@ -26,8 +29,9 @@ class Behind:
 
 
 def behind(run: Run) -> Behind | None:
-    """By stacks where the launcher had them written, else by who never complained of a timeout, else by steps; None: unknown."""
-    return _by_stack(run) or _by_silence(run) or _by_steps(run)
+    """By stacks where the launcher had them written, else by the heartbeats, else by who never complained of a timeout, else
+    by steps; None: unknown."""
+    return _by_stack(run) or _by_heartbeat(run) or _by_silence(run) or _by_steps(run)
 
 
 def stack_top(log: Log | None) -> Line | None:
@@ -66,6 +70,31 @@ def _others(tops: dict[int, Line], outside: dict[int, Line]) -> str:
 def _in_torch(line: Line) -> bool:
     frame = _FRAME.match(line.text)
     return bool(frame and re.search(r"[/\\]torch[/\\]", frame[1]))
+
+
+def _by_heartbeat(run: Run) -> Behind | None:
+    """A rank that is in an earlier phase than the others wait in has not come to their collective.
+
+    Rounds of forward and backward follow each other in a step, so that these two alone tell little.
+    """
+    if not os.path.isdir(run.path):
+        return None
+    beats = heartbeat.read(run.path)
+    late = heartbeat.behind(beats)
+    if not late or any(beat.rank not in run.ranks for beat in late):
+        return None
+    where = f"sat in {late[0].phase} of step {late[0].step}"
+    others = Counter(f"{beat.phase} of step {beat.step}" for beat in beats.values() if beat not in late)
+    sure: Confidence = "low" if late[0].phase in ("forward", "backward") else "medium"
+    evidence = tuple(_beat_line(run, beat.rank) for beat in late)
+    return Behind(
+        tuple(run.ranks[beat.rank] for beat in late), f"{where} while others were in {others.most_common(1)[0][0]}", sure, evidence
+    )
+
+
+def _beat_line(run: Run, rank: int) -> Line:
+    name = f"{heartbeat.FOLDER}/rank{rank}"
+    return read_log(Path(run.path, name), name, heartbeat.WIDTH, 0).lines[0]
 
 
 def _by_silence(run: Run) -> Behind | None:

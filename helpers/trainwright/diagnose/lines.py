@@ -12,7 +12,7 @@ HEAD_BYTES = 2**20
 TAIL_BYTES = 8 * 2**20
 MOST_ROWS = 100_000  # of the head, and of the tail
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_ANSI = re.compile(r"\033\[[0-9;?]*[ -/]*[@-~]")
 
 
 @dataclass(frozen=True, slots=True)

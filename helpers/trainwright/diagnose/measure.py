@@ -11,7 +11,7 @@ from typing import Any
 
 from trainwright.diagnose.run_folder import Rank, Run, StepRow, whole
 
-PHASES = ("forward_s", "backward_s", "optimizer_s", "data_s")
+PHASES = ("forward_s", "backward_s", "optimizer_s", "data_s", "communication_s")
 WARM_UP = 1  # the first step pays for allocation, buffers and connections
 
 
@@ -82,7 +82,7 @@ def measure(run: Run) -> Measures:
 
 
 def _measure_steps(result: Measures, run: Run, ranks: list[Rank]) -> None:
-    first = [row.step_time_s for rank in ranks if (row := rank.steps[0]).step == 1 and row.step_time_s is not None]
+    first = [row.step_time_s for rank in ranks if ((row := rank.steps[0]).step == 1 or row.first) and row.step_time_s is not None]
     result.first_step_time_s = max(first, default=None)
     losses = ranks[0].steps[0].loss, ranks[0].steps[-1].loss
     result.first_loss, result.last_loss = losses
@@ -112,7 +112,7 @@ def _steady(ranks: list[Rank]) -> dict[int, list[StepRow]]:
     rows: dict[int, list[StepRow]] = {}
     for rank in ranks:
         for row in rank.steps:
-            if row.step > WARM_UP and not row.tracked and row.step_time_s is not None and 0 < row.step_time_s < math.inf:
+            if row.step > WARM_UP and not row.first and not row.tracked and row.step_time_s is not None and 0 < row.step_time_s < math.inf:
                 rows.setdefault(row.step, []).append(row)
     return {step: found for step, found in rows.items() if len(found) == len(ranks)}
 

@@ -39,6 +39,8 @@ class StepRow:
     grad_norm: float | None = None
     memory_bytes: float | None = None
     rss_bytes: float | None = None
+    communication_s: float | None = None
+    first: bool = False  # of its process: it pays for allocation, buffers and connections, after a resume too
 
     @property
     def tracked(self) -> bool:
@@ -46,7 +48,7 @@ class StepRow:
         return self.memory_bytes is not None
 
 
-NUMBERS = tuple(name for name in StepRow.__dataclass_fields__ if name not in ("step", "line"))
+NUMBERS = tuple(name for name in StepRow.__dataclass_fields__ if name not in ("step", "line", "first"))
 
 
 @dataclass(slots=True)
@@ -237,7 +239,7 @@ def _number_of(path: Path, rows: list[dict[str, Any]]) -> int:
 
 def _row(text: str) -> dict[str, Any] | None:
     row = mapping(text)
-    return row if row is not None and row.get("kind") in ("header", "step", "end") else None
+    return row if row is not None and row.get("kind") in ("header", "step", "checkpoint", "end") else None
 
 
 def mapping(text: str) -> dict[str, Any] | None:
@@ -265,8 +267,8 @@ def _add_row(rank: Rank, line: Line, row: dict[str, Any]) -> None:
         rank.header, rank.header_line, rank.steps, rank.end, rank.end_line = finite(row), line, [], {}, None
     elif row["kind"] == "end":
         rank.end, rank.end_line = finite(row), line
-    elif (step := whole(row.get("step"))) is not None and step > rank.last_step:
-        rank.steps.append(StepRow(step, line, **{name: _measured(row, name) for name in NUMBERS}))
+    elif row["kind"] == "step" and (step := whole(row.get("step"))) is not None and step > rank.last_step:
+        rank.steps.append(StepRow(step, line, **{name: _measured(row, name) for name in NUMBERS}, first=row.get("first") is True))
 
 
 def _measured(row: dict[str, Any], name: str) -> float | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from trainwright.fields import Fields, shown
-from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Norm, Rotary, Run, fold
+from trainwright.fields import LARGEST, Fields, shown
+from trainwright.parts import Attention, Block, Decoder, Embedding, Head, Norm, Run, fold
+from trainwright.rotary import Rotary, Stretch
 
 MOST_LAYERS = 10_000  # of a model whose layers differ, since each is looked at
 
@@ -44,7 +46,61 @@ def rotary(f: Fields, layer_type: str = "", theta: str = "rope_theta", fraction:
         f.wrong(fraction, f"{f.named(fraction)} is {part:g}, more than the whole head")
         part = 1.0
     kind = found.get("rope_type", found.get("type", "default"))
-    return Rotary(base, part, "" if kind in (None, "default", "mrope") else kind if isinstance(kind, str) else shown(kind))
+    if kind in (None, "default", "mrope"):
+        return Rotary(base, part)
+    return Rotary(base, part, kind if isinstance(kind, str) else shown(kind), stretched(f, kind, found))
+
+
+def stretched(f: Fields, kind: Any, found: dict[str, Any]) -> Stretch | None:
+    """The numbers of a stretched variant (transformers/modeling_rope_utils.py); None where one that its formula needs is not there."""
+    positions = f.size_or("max_position_embeddings", 2048)
+    own = f.document.get(*f.path, "original_max_position_embeddings")
+    original = own or found.get("original_max_position_embeddings") or positions
+    if not _number(original) or int(original) < 2:
+        return None
+    factor: Any = found.get("factor")
+    original = int(original)
+    if factor is None and kind in ("yarn", "longrope"):
+        factor = positions / original
+    short, long = found.get("short_factor", ()), found.get("long_factor", ())
+    said = [found.get(name) or default for name, default in STRETCH.items()]
+    attention: Any = found.get("attention_factor")
+    if not all(map(_number, (factor, *said, 1 if attention is None else attention, *_list(short), *_list(long)))):
+        return None
+    low, high, fast, slow = map(float, said)
+    if kind == "llama3" and not {"low_freq_factor", "high_freq_factor"} <= set(found):
+        return None
+    attention = float(attention) if attention is not None else _attention_factor(kind, float(factor), original, found)
+    pairs = tuple(map(float, _list(short))), tuple(map(float, _list(long)))
+    return Stretch(float(factor), original, attention, low, high, fast, slow, found.get("truncate") is not False, *pairs)
+
+
+STRETCH = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0}
+
+
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """YaRN's factor of attention for positions stretched by `factor` (arXiv 2309.00071; `weight` as in DeepSeek's configs)."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _attention_factor(kind: Any, factor: float, original: int, found: dict[str, Any]) -> float:
+    if kind == "longrope":
+        return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    if kind != "yarn":
+        return 1.0
+    one: Any = found.get("mscale")
+    all_dims: Any = found.get("mscale_all_dim")
+    if _number(one) and _number(all_dims):
+        return mscale(factor, one) / mscale(factor, all_dims)
+    return mscale(factor)
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= LARGEST
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) and len(value) <= 4096 else []
 
 
 def uniform(f: Fields, block: Block, layers: str = "num_hidden_layers", *names: str) -> tuple[Run, ...]:

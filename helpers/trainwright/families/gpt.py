@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwright.families.assemble import attention, decoder, layer_norm, rotary, uniform
 from trainwright.fields import Fields, shown
-from trainwright.parts import PRE, Attention, Block, Decoder, Embedding, Head, Mlp, Norm, Place
+from trainwright.parts import PRE, UNSHOWN, Attention, Block, Decoder, Embedding, Head, Mlp, Norm, Place
 
 
 def whole_heads(f: Fields, width: int, heads: int, name: str = "hidden_size", said: str = "num_attention_heads", **rest: Any) -> Attention:
@@ -27,7 +27,7 @@ def gpt2(f: Fields) -> Decoder:
         f.wrong("add_cross_attention", "add_cross_attention is true, and models with an encoder are not read")
     scale = None if f.flag("scale_attn_weights") else 1.0
     if f.flag("scale_attn_by_inverse_layer_idx"):
-        f.note("scores are also divided by the layer's number (scale_attn_by_inverse_layer_idx), which no part shows")
+        f.note(f"scores are also divided by the layer's number (scale_attn_by_inverse_layer_idx), {UNSHOWN}")
     found = whole_heads(f, width, heads, "n_embd", "n_head", qkv_bias=True, out_bias=True, fused=True, scale=scale)
     inner = Mlp(f.size_or("n_inner", 4 * width), gated=False, bias=True, activation=f.activation("activation_function"))
     block = Block(width, found, inner, layer_norm(f), transposed=True)
@@ -49,7 +49,7 @@ def bloom(f: Fields) -> Decoder:
     """ALiBi positions, and a norm after the embedding."""
     width, heads, norm = f.size("n_embed" if f.has("n_embed") else "hidden_size"), f.size("n_head", "num_attention_heads"), layer_norm(f)
     if f.flag("apply_residual_connection_post_layernorm"):
-        f.note("residuals start after the norm (apply_residual_connection_post_layernorm), which no part shows")
+        f.note(f"residuals start after the norm (apply_residual_connection_post_layernorm), {UNSHOWN}")
     found = whole_heads(f, width, heads, said="n_head", qkv_bias=True, out_bias=True, fused=True, alibi=True)
     block = Block(width, found, Mlp(4 * width, gated=False, bias=True, activation="gelu_pytorch_tanh"), norm)
     embedding = Embedding(f.size("vocab_size"), width, norm=norm)
@@ -140,6 +140,18 @@ def phi(f: Fields) -> Decoder:
     return decoder(f, "PhiDecoderLayer", uniform(f, block), head=Head(f.flag("tie_word_embeddings"), bias=True))
 
 
+def plain(f: Fields) -> Decoder:
+    """The decoder of small scaling studies, of no family in Transformers: learned positions, RMSNorm without weights, a GELU MLP of 4 h,
+    no bias, a head of its own that training starts at zero. Heads are 16 wide where their number is not given."""
+    width = f.size("hidden_size")
+    heads = f.size_or("num_attention_heads", max(width // 16, 1))
+    positions = f.size_or("max_position_embeddings", 64)
+    norm = Norm("rms", 1e-6, weight=False)
+    block = Block(width, whole_heads(f, width, heads), Mlp(f.size_or("intermediate_size", 4 * width), gated=False, activation="gelu"), norm)
+    runs = uniform(f, block)
+    return decoder(f, "PlainLayer", runs, embedding=Embedding(f.size("vocab_size"), width, positions), head=Head(), max_positions=positions)
+
+
 READERS = {
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
@@ -147,4 +159,5 @@ READERS = {
     "mpt": mpt,
     "falcon": falcon,
     "phi": phi,
+    "plain": plain,
 }

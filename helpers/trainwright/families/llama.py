@@ -59,7 +59,7 @@ def gemma(f: Fields) -> Decoder:
     heads = attention(f, width, qkv_bias=bias, out_bias=bias, rotary=rotary(f))
     inner = mlp(f)
     inner = replace(inner, activation="gelu_pytorch_tanh") if inner.activation == "gelu" else inner  # as Transformers reads old files
-    return decoder(f, "GemmaDecoderLayer", uniform(f, Block(width, heads, inner, rms(f))), embedding=scaled(f, width))
+    return decoder(f, "GemmaDecoderLayer", uniform(f, Block(width, heads, inner, shifted(f))), embedding=scaled(f, width))
 
 
 def gemma2(f: Fields) -> Decoder:
@@ -84,7 +84,12 @@ def gemma_block(f: Fields) -> Block:
     """What Gemma 2 and 3 share: four norms, and scores scaled by query_pre_attn_scalar."""
     width, bias = f.size("hidden_size"), f.flag("attention_bias")
     heads = attention(f, width, qkv_bias=bias, out_bias=bias, scale=f.number("query_pre_attn_scalar") ** -0.5)
-    return Block(width, heads, mlp(f, "hidden_activation"), rms(f), SANDWICH)
+    return Block(width, heads, mlp(f, "hidden_activation"), shifted(f), SANDWICH)
+
+
+def shifted(f: Fields) -> Norm:
+    """Gemma's norm, whose weight is what is added to 1."""
+    return replace(rms(f), shifted=True)
 
 
 def scaled(f: Fields, width: int) -> Embedding:

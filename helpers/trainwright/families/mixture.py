@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from trainwright.families.assemble import attending, attention, decoder, each, rms, rotary, sliding, uniform
+from trainwright.families.assemble import attending, attention, decoder, each, mscale, rms, rotary, sliding, uniform
 from trainwright.families.llama import mlp
 from trainwright.fields import Fields, shown
 from trainwright.parts import Attention, Block, Decoder, Experts, Latent, Mlp, Norm, Router
+from trainwright.rotary import Rotary
 
 
 def mixtral(f: Fields) -> Decoder:
@@ -118,6 +120,7 @@ def latent(f: Fields) -> Attention:
     plain, turned = f.size("qk_nope_head_dim"), f.size("qk_rope_head_dim")
     ranks = Latent(f.size("kv_lora_rank"), turned, f.optional_size("q_lora_rank"), Norm())
     dim = plain + turned
+    positions = rotary(f)
     return Attention(
         heads,
         heads,
@@ -126,8 +129,17 @@ def latent(f: Fields) -> Attention:
         qkv_bias=bias,
         out_bias=bias,
         latent=ranks,
-        rotary=replace(rotary(f), fraction=turned / dim),
+        rotary=replace(positions, fraction=turned / dim),
+        scale=latent_scale(f, dim, positions),
     )
+
+
+def latent_scale(f: Fields, dim: int, positions: Rotary) -> float | None:
+    """Factor of the scores where stretched positions change it (mscale_all_dim), else None."""
+    said: Any = f.mapping("rope_scaling" if f.has("rope_scaling") else "rope_parameters").get("mscale_all_dim")
+    if positions.stretch is None or type(said) not in (int, float) or not said > 0:
+        return None
+    return float(dim**-0.5 * mscale(positions.stretch.factor, said) ** 2)
 
 
 def groups(f: Fields) -> tuple[int, int]:

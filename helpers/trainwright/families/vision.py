@@ -48,7 +48,7 @@ def gemma3(f: Fields) -> Vision:
     f.assumed[:] = [one for one in f.assumed if one.field != "text_config.tie_word_embeddings"]  # the top level decides alone
     decoder = replace(decoder, head=replace(decoder.head, tied=f.flag("tie_word_embeddings")))
     tower = vision(f, "siglip_vision_model")
-    norm = Norm("rms", tower.after.eps if tower.after else 1e-6)
+    norm = Norm("rms", tower.after.eps if tower.after else 1e-6, shifted=True)
     h = decoder.embedding.width
     return decoder, tower, Projector(tower.width, h, h, depth=0, bias=False, norm=norm, transposed=True)
 
@@ -129,4 +129,4 @@ def squares(v: Fields, bias: bool) -> tuple[int, Patches]:
 
 TOWERS = {"clip_vision_model": clip, "siglip_vision_model": siglip}
 READERS = {"llava": llava, "gemma3": gemma3, "qwen2_vl": qwen2_vl}
-FAMILIES = (*(name for name in TEXT if name != "qwen2_vl_text"), *READERS)
+FAMILIES = (*(name for name in TEXT if name not in ("qwen2_vl_text", "plain")), *READERS)  # what Transformers has at the top level

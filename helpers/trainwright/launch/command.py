@@ -6,44 +6,49 @@ import argparse
 import dataclasses
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from trainwright import probe
-from trainwright.check.judge import judge
-from trainwright.check.subject import Context
-from trainwright.cost.memory import Workload, host_bytes
-from trainwright.diagnose.run_folder import read_run
-from trainwright.diagnose.verdict import diagnose
 from trainwright.document import load_mapping
-from trainwright.emit import accelerate
+from trainwright.emit import backend
+from trainwright.emit.reading import Reading
 from trainwright.errors import Exit, MissingPackageError, UserError
-from trainwright.job import DEVICES, Job
+from trainwright.job import Job
 from trainwright.launch import folder, torchrun
+from trainwright.launch.ends import ends_of
+from trainwright.launch.settings import add_options, job_fields, rare_options
 from trainwright.model import ModelSpec, load_model
+from trainwright.presets import preset_path
 from trainwright.progress import progress
 from trainwright.report import Report, Severity
-from trainwright.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_seconds
+from trainwright.units import format_bytes, format_seconds, parse_count, parse_seconds
 
-EXAMPLES = """examples:
+EXAMPLES = f"""{rare_options()}
+
+examples:
   trainwright launch --model config.json --backend-config fsdp.yaml --nproc 4 --run-dir out/run1
   trainwright launch --model config.json --backend-config fsdp.yaml --run-dir out/run1 --memory-cap 300MiB --execute"""
 
+DIAGNOSE_SKILL = "debug-distributed-training"
+CHECK_SKILL = "distributed-strategy"
+STATES_BYTES = 16  # a parameter in fp32, its gradient and AdamW's two moments
+_MOST_ENDS = 8
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="FILE", help="a Llama-family config.json")
-    parser.add_argument("--backend-config", required=True, metavar="FILE", help="Accelerate YAML or JSON: how the ranks share the model")
+    parser.usage = "trainwright launch --model FILE --backend-config FILE --run-dir DIR [options] [--execute]"
+    parser.add_argument("--model", required=True, metavar="FILE", help="a config.json, or a preset")
+    parser.add_argument(
+        "--backend-config",
+        required=True,
+        metavar="FILE",
+        help="Accelerate YAML or JSON, or a DeepSpeed JSON: how the ranks share the model",
+    )
     parser.add_argument("--run-dir", required=True, metavar="DIR", help="the folder of this run, made new")
     parser.add_argument("--nproc", metavar="N", help="ranks on this host (default: num_processes of the backend config)")
-    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the ranks compute (default cpu)")
-    parser.add_argument("--steps", default="12", metavar="N", help="training steps (default 12)")
-    parser.add_argument("--micro-batch", default="2", metavar="N", help="sequences per rank and step (default 2)")
-    parser.add_argument("--seq-len", default="128", metavar="N", help="tokens per sequence (default 128)")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="of AdamW (default 1e-3)")
-    parser.add_argument("--seed", default="0", metavar="N", help="of weights and data order (default 0)")
-    parser.add_argument("--memory-cap", metavar="SIZE", help="enforced limit on what each rank may allocate, as 300MiB (default: none)")
-    parser.add_argument("--track-memory-steps", default="0", metavar="N", help="count memory in the first N steps, slowly (default 0)")
-    parser.add_argument("--timeout", default="5min", metavar="TIME", help="end the job after TIME (default 5min)")
+    add_options(parser)
     parser.add_argument("--stall", default="2min", metavar="TIME", help="end it when no rank wrote a line for TIME (default 2min)")
     parser.add_argument("--force", action="store_true", help="replace an earlier run in DIR; nothing else is ever replaced")
     parser.add_argument("--no-check", action="store_true", help="start even where check finds an error")
@@ -57,7 +62,7 @@ class _Plan:
     job: Job
     run_dir: str
     stall_s: float
-    reading: accelerate.Reading
+    reading: Reading
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -83,26 +88,14 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _plan(options: argparse.Namespace, model: ModelSpec, report: Report) -> _Plan:
-    config = load_mapping(options.backend_config)
-    reading = accelerate.read(config, model)
-    job = Job(
-        model=os.path.abspath(options.model),
-        backend_config=os.path.abspath(options.backend_config),
-        world_size=_world_size(options, reading, report),
-        device=options.device,
-        steps=parse_count(options.steps),
-        micro_batch=parse_count(options.micro_batch),
-        seq_len=parse_count(options.seq_len),
-        learning_rate=options.learning_rate,
-        seed=parse_count(options.seed),
-        memory_cap_bytes=parse_bytes(options.memory_cap) if options.memory_cap else None,
-        track_memory_steps=parse_count(options.track_memory_steps),
-        timeout_s=parse_seconds(options.timeout),
-        run_dir=os.path.abspath(options.run_dir),
-    )
+    reading = backend.read(load_mapping(options.backend_config), model)
+    paths = {"model": os.path.abspath(preset_path(options.model)), "backend_config": os.path.abspath(options.backend_config)}
+    world_size = _world_size(options, reading, report)
+    fields = job_fields(options, reading, world_size, report)
+    job = Job(**paths, world_size=world_size, run_dir=os.path.abspath(options.run_dir), **fields)
     if job.seq_len > model.max_positions:
         raise UserError(f"--seq-len {job.seq_len} is more than the {model.max_positions} positions of {options.model}")
-    return _Plan(job, job.run_dir, parse_seconds(options.stall), reading)
+    return _Plan(job, job.run_dir, parse_seconds(options.stall), reading.under(job))
 
 
 def _too_large(plan: _Plan, model: ModelSpec) -> str:
@@ -110,29 +103,45 @@ def _too_large(plan: _Plan, model: ModelSpec) -> str:
     job, have = plan.job, probe.free_memory_bytes()
     if job.device != "cpu" or have is None:
         return ""
-    try:
-        workload = Workload(job.micro_batch, job.seq_len, job.world_size)
-        need = host_bytes(model, plan.reading.strategy, workload, job.memory_cap_bytes)
-    except UserError:
-        return ""  # the ledger does not know such a job
+    need = _host_bytes(plan, model)
     return f"{job.world_size} ranks here need about {format_bytes(need)} of memory, and {format_bytes(have)} is free" if need > have else ""
 
 
-def _world_size(options: argparse.Namespace, reading: accelerate.Reading, report: Report) -> int:
+def _host_bytes(plan: _Plan, model: ModelSpec) -> int:
+    """What all ranks take: by the ledger where this copy holds it and it knows such a job, else their states at the least."""
+    job, strategy = plan.job, plan.reading.strategy
+    if job.modality == "text" and probe.importable("trainwright.cost.memory"):
+        from trainwright.cost.memory import Workload, host_bytes
+
+        work = Workload(job.micro_batch, job.seq_len, job.world_size, accumulation=job.accumulation, whole_gradients=job.whole_gradients)
+        with suppress(UserError):
+            return host_bytes(model, strategy, work, job.memory_cap_bytes)
+    copies = strategy.replicas if strategy.kind in ("fsdp", "zero") else job.world_size
+    states = STATES_BYTES * model.decoder_parameters * copies
+    return min(states, job.world_size * job.memory_cap_bytes) if job.memory_cap_bytes else states
+
+
+def _world_size(options: argparse.Namespace, reading: Reading, report: Report) -> int:
     if options.nproc:
         return parse_count(options.nproc)
     if reading.num_processes is None:
-        raise UserError(f"{options.backend_config} has no num_processes; say how many ranks with --nproc")
+        raise UserError(f"{options.backend_config} does not say how many ranks; say it with --nproc")
     report.infer("nproc", reading.num_processes, f"num_processes in {options.backend_config}")
     return reading.num_processes
 
 
 def _checked(plan: _Plan, model: ModelSpec, report: Report) -> bool:
-    """Whether `check` finds no error in the backend config; its findings join the report."""
-    checked = judge([plan.job.backend_config], Context(plan.job.world_size, model, plan.job.device))
-    report.findings += checked.findings
-    report.not_checked += checked.not_checked
-    return not any(finding.severity is Severity.ERROR for finding in checked.findings)
+    """Whether `check`, where this copy of the library holds it, finds no error in the backend config; its findings join the report."""
+    if probe.importable("trainwright.check.judge"):
+        from trainwright.check.judge import judge
+        from trainwright.check.subject import Context
+
+        checked = judge([plan.job.backend_config], Context(plan.job.world_size, model, plan.job.device))
+        report.findings += checked.findings
+        report.not_checked += checked.not_checked
+    else:
+        report.skip("check", f"check is not in this copy; the skill {CHECK_SKILL} has it: judge {plan.job.backend_config} there")
+    return not any(finding.severity is Severity.ERROR for finding in report.findings)
 
 
 def _execute(plan: _Plan, options: argparse.Namespace, report: Report) -> None:
@@ -146,10 +155,26 @@ def _execute(plan: _Plan, options: argparse.Namespace, report: Report) -> None:
     if outcome.status == "interrupted":
         report.exit = Exit.INTERRUPTED
         return
-    found = diagnose(read_run(plan.run_dir))
-    report.findings += found.findings
-    report.data["diagnosis"] = found.to_json()
+    _read_back(plan, report)
     report.exit = None if outcome.completed else Exit.FAILED
+
+
+def _read_back(plan: _Plan, report: Report) -> None:
+    """What the run's own records say: by `diagnose` where this copy of the library holds it, else each failed rank's last word."""
+    if probe.importable("trainwright.diagnose.verdict"):
+        from trainwright.diagnose.run_folder import read_run
+        from trainwright.diagnose.verdict import diagnose
+
+        found = diagnose(read_run(plan.run_dir))
+        report.findings += found.findings
+        report.data["diagnosis"] = found.to_json()
+        return
+    ends = ends_of(plan.run_dir, plan.job.world_size)
+    report.data["ends"] = [dataclasses.asdict(end) for end in ends]
+    failed = sorted((end for end in ends if not end.completed), key=lambda end: end.type == "terminated")  # victims last
+    report.text += [str(end) for end in failed[:_MOST_ENDS]]
+    report.text += [f"... and {len(failed) - _MOST_ENDS} more ranks"] if len(failed) > _MOST_ENDS else []
+    report.skip("diagnosis", f"diagnose is not in this copy; the skill {DIAGNOSE_SKILL} has it")
 
 
 def _data(plan: _Plan) -> dict[str, Any]:
@@ -158,21 +183,24 @@ def _data(plan: _Plan) -> dict[str, Any]:
         "job": plan.job.to_json(),
         "argv": torchrun.command(plan.job, plan.run_dir),
         "environment": torchrun.variables(plan.job, "TOKEN"),
-        "strategy": reading.strategy.name,
+        "strategy": plan.reading.strategy.name,
         "num_processes": reading.num_processes,
         "applied": [{"key": use.key, "value": use.value, "becomes": use.meaning} for use in reading.applied],
         "not_applied": [{"key": use.key, "value": use.value, "reason": use.meaning} for use in reading.not_applied],
         "outcome": None,
         "diagnosis": None,
+        "ends": None,
     }
 
 
 def _text(plan: _Plan) -> list[str]:
     job, reading = plan.job, plan.reading
     cap = f", {format_bytes(job.memory_cap_bytes)} a rank enforced" if job.memory_cap_bytes else ""
+    rounds = f"{job.accumulation} x " if job.accumulation > 1 else ""
+    batch = f"{rounds}{job.micro_batch} x {job.seq_len} tokens"
     lines = [
-        f"job: {job.world_size} ranks on {job.device}, {job.steps} steps of {job.micro_batch} x {job.seq_len} tokens a rank{cap}",
-        f"strategy: {reading.strategy.name}, from {job.backend_config}",
+        f"job: {job.world_size} ranks on {job.device}, {job.last_step} steps of {batch} a rank{cap}",
+        f"strategy: {plan.reading.strategy.name}, from {job.backend_config}",
         *(f"  applied: {use.key} {use.value} -> {use.meaning}" for use in reading.applied),
         *(f"  not applied: {use.key} {use.value}: {use.meaning}" for use in reading.not_applied),
     ]

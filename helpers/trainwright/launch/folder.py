@@ -13,7 +13,7 @@ from trainwright.errors import UserError
 from trainwright.launch.processes import alive, running
 
 MANIFEST_SCHEMA = "trainwright/manifest/1"
-_OURS = ("manifest.json", "job.json", "logs", "perf")
+_OURS = ("manifest.json", "job.json", "logs", "perf", "heartbeat", "checkpoints")
 
 
 def check(run_dir: str, force: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainwright import probe
 from trainwright.document import load
-from trainwright.emit import accelerate
+from trainwright.emit import backend
 from trainwright.errors import UserError
 from trainwright.job import Job
 from trainwright.launch.folder import MANIFEST_SCHEMA
@@ -39,7 +39,7 @@ INHERITED = (
 
 def begin(job: Job, argv: list[str], variables: dict[str, str], token: str) -> dict[str, Any]:
     """The manifest of a job that is about to start; raises UserError where the model or config cannot be read."""
-    reading = accelerate.read(load(job.backend_config), load_model(job.model))
+    strategy = backend.read(load(job.backend_config), load_model(job.model)).under(job).strategy
     return {
         "schema": MANIFEST_SCHEMA,
         "trainwright": VERSION,
@@ -54,7 +54,7 @@ def begin(job: Job, argv: list[str], variables: dict[str, str], token: str) -> d
         "git": probe.git_sha(os.getcwd()),
         "model": {"path": job.model, "sha256": sha256(job.model)},
         "backend_config": {"path": job.backend_config, "sha256": sha256(job.backend_config)},
-        "asked": {"world_size": job.world_size, "strategy": reading.strategy.name},
+        "asked": {"world_size": job.world_size, "strategy": strategy.name},
         "started": now(),
         "ended": None,
         "outcome": {"status": "running", "returncode": None},

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trainwright import probe
+from trainwright import heartbeat, probe
 from trainwright.errors import MissingPackageError, UserError
 from trainwright.job import Job
 from trainwright.launch import folder, manifest
@@ -24,8 +24,10 @@ from trainwright.launch.watch import Clocks, Progress
 from trainwright.progress import Step
 
 WORKER = "trainwright.train.run"
+TORCHRUN = "trainwright.train.elastic"  # torchrun's own main, under a watch that ends it when this process is gone
 STALL_S = 120.0  # importing torch and the first step of a small job take well under a minute on a busy machine
 GRACE_S = 5.0
+SAVING_S = 60.0  # the same for a job that saves checkpoints: its step is finished and saved first
 _LOOK_S = 0.1
 
 Status = Literal["running", "completed", "failed", "timeout", "interrupted"]
@@ -48,7 +50,7 @@ class Outcome:
 
 def command(job: Job, run_dir: str, worker: str = WORKER) -> list[str]:
     """The argv that starts the job. One host, a free port, no restart: a restarted rank would hide what ended it."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes", "1", "--local-addr", "127.0.0.1"]
+    torchrun = [sys.executable, "-m", TORCHRUN, "--standalone", "--nnodes", "1", "--local-addr", "127.0.0.1"]
     ranks = ["--nproc-per-node", str(job.world_size), "--max-restarts", "0"]
     logs = ["--log-dir", os.path.join(run_dir, "logs"), "-r", "3"]
     return [*torchrun, *ranks, *logs, "-m", worker, "--job", os.path.join(run_dir, "job.json")]
@@ -62,10 +64,15 @@ def variables(job: Job, token: str) -> dict[str, str]:
         "PYTHONFAULTHANDLER": "1",  # a crash, and the end of a stall, write the Python stacks
         "PYTHON_EXEC": sys.executable,  # torchrun starts its workers with this one where it is set
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(GRACE_S)),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(grace_s(job))),
         "TRAINWRIGHT_LAUNCHER_PID": str(os.getpid()),
         TOKEN: token,
     }
+
+
+def grace_s(job: Job) -> float:
+    """Seconds that the ranks have from the request to end until they are killed."""
+    return SAVING_S if job.checkpoint_every else GRACE_S
 
 
 def silent(what: str, fraction: float | None = None) -> None:
@@ -91,6 +98,8 @@ def run(
         raise MissingPackageError("torch", "running a job")
     run_dir = os.path.abspath(run_dir)
     job = dataclasses.replace(job, run_dir=run_dir, timeout_s=timeout_s or job.timeout_s)
+    if force and any(_inside(place, run_dir) for place in (job.resume, job.init_from)):
+        raise UserError(f"--force would remove {run_dir}, whose checkpoints this job starts from; name a new --run-dir")
     token = secrets.token_hex(8)
     settings = variables(job, token)
     argv = command(job, run_dir, worker)
@@ -101,6 +110,11 @@ def run(
         manifest.write(place, facts)
         attempt = _Attempt(job, place, argv, settings, facts, step, stall_s, stop)
         return attempt.run()
+
+
+def _inside(place: str, folder: str) -> bool:
+    """Whether `place` is `folder` or lies in it, links followed."""
+    return bool(place) and Path(os.path.realpath(folder)) in (here := Path(os.path.realpath(place)), *here.parents)
 
 
 @dataclass(slots=True)
@@ -189,7 +203,7 @@ class _Attempt:
                 processes = self._start()
                 end = self._watch(processes, Clocks(started, self.job.timeout_s, self.stall_s))
         finally:
-            left = processes.end(GRACE_S + 3, self.stop.insisted) if processes else []
+            left = processes.end(grace_s(self.job) + 3, self.stop.insisted) if processes else []
             returncode = processes.launcher.poll() if processes else None
             found = {"returncode": returncode, "oom_kills": _difference(kills, probe.oom_kills())}
             ours = {"signals_sent": processes.sent if processes else [], "not_ended": left}
@@ -220,7 +234,9 @@ class _Attempt:
         while (returncode := processes.launcher.poll()) is None and not self.stop.asked():
             progress.look()
             if clock := clocks.expired(progress):
-                end = _End("timeout", clocks.reason(clock), clock, round(progress.idle_s(), 3))
+                where = heartbeat.stuck(heartbeat.read(str(self.place)))
+                reason = f"{clocks.reason(clock)}{'; ' if where else ''}{where}"
+                end = _End("timeout", reason, clock, round(progress.idle_s(), 3))
                 processes.dump_stacks()
                 return end
             if (done := progress.slowest(self.job.world_size)) != shown:

@@ -21,13 +21,14 @@ _GLOB = re.compile(rf"(?:(?:\*\*|{_PART})/)*{_PART}")  # relative; a part is ** 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One folder skills/NAME: the commands that name it, and the globs of what is copied."""
+    """One folder skills/NAME: the commands that name it, and the globs of what is copied beside them and what they import."""
 
     name: str
     root: Path
     commands: tuple[Command, ...]
     library: tuple[str, ...]
     references: tuple[str, ...]
+    bare: bool = False  # whether the copied library leaves its comments and docstrings behind
 
     @property
     def path(self) -> Path:
@@ -76,9 +77,9 @@ def _around() -> Iterator[Path]:
 
 def _skills(document: Document, root: Path) -> Iterator[Skill]:
     for name in document.get("skills"):
-        commands = tuple(command for command in COMMANDS.values() if command.skill == name)
+        commands = tuple(command for command in COMMANDS.values() if name in command.skills)
         library, references = (_strings(document, "skills", name, key) for key in ("library", "references"))
-        yield Skill(name, root, commands, library, references)
+        yield Skill(name, root, commands, library, references, document.get("skills", name, "bare", default=False) is True)
 
 
 def _strings(document: Document, *path: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import datetime
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from trainwright.document import DocumentError, parse
 from trainwright.report import Finding, Location, Severity
 from trainwright.skills.bundle import Bundle, Skill
 from trainwright.skills.idioms import ADDRESS, forbidden_idioms, forbidden_words
+from trainwright.skills.imports import targets
 from trainwright.skills.manifests import frontmatter
 from trainwright.version import VERSION
 
@@ -90,21 +90,13 @@ def _judge_skill(skill: Skill, license_name: str, names: list[str]) -> Iterator[
 
 def _python(path: str, text: str, texts: dict[str, str]) -> Iterator[Problem]:
     try:
-        idioms, missing = list(forbidden_idioms(text)), list(_missing(text, texts))
+        files = {name.removeprefix("scripts/trainwright/") for name in texts}
+        idioms, imports = list(forbidden_idioms(text)), list(targets(text, files))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         yield path, "idiom", f"is no Python that can be read: {type(problem).__name__}"
         return
     yield from (((path, line), "idiom", message) for line, message in idioms)
-    yield from (((path, line), "import", f"{name} is not in this skill: add it to `library`") for line, name in missing)
-
-
-def _missing(source: str, texts: dict[str, str]) -> Iterator[tuple[int, str]]:
-    """Line and name of each module of ours that a copied source imports and the skill does not hold."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("trainwright."):
-            place = f"scripts/{node.module.replace('.', '/')}"
-            if f"{place}.py" not in texts and not any(path.startswith(f"{place}/") for path in texts):
-                yield node.lineno, node.module
+    yield from (((path, line), "import", f"{name} is not in this skill; run `make sync`") for line, name, target in imports if not target)
 
 
 def _folder(skill: Skill) -> Iterator[Problem]:

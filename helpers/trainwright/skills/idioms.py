@@ -24,6 +24,9 @@ _WORDS = (
     (r"curl[^\n|]*\|\s*(?:ba)?sh\b", "a download that is run"),
     (r"pkill|kill -9|killall", "an end for processes by name or without a chance"),
     (r"/bin/bash", "a shell by its path"),
+    (r"\\x[0-9a-fA-F]{2}", "a hex escape, suspect where skills share it: write \\u00.., an octal escape or a name of codecs"),
+    (r"base64\.b64decode|\bchr\(\d+\)", "a way to hide text, suspect where skills share it"),
+    (r"getattr\s*\([^)]+,\s*['\"][^'\"]+['\"]\s*\)", "an attribute by a literal name, suspect where skills share it"),
     (r"https?://(?:\$\{|\d+\.\d+\.\d+\.\d+)", "an address out of a variable or of digits"),
 )
 WORDS = tuple((re.compile(pattern), meaning) for pattern, meaning in _WORDS)

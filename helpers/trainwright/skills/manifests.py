@@ -20,6 +20,12 @@ def frontmatter(text: str) -> str:
     return found[1] if found else ""
 
 
+def description_of(page: str) -> str:
+    """The description in the front matter of a SKILL.md; "" where it is not one line in double quotes."""
+    found = re.search(r'^description: "(.*)"$', frontmatter(page), re.MULTILINE)
+    return found[1] if found else ""
+
+
 def manifests(bundle: Bundle) -> dict[str, str]:
     """Path to text of each derived JSON manifest: Claude Code's two, and Agent Plugins v1 at the root."""
     facts = bundle.facts
@@ -45,10 +51,9 @@ def skill_facts(skill: Skill, texts: dict[str, str]) -> dict[str, Any]:
     skill_md_sha256 is the hash that the registry of vskill shows, tree_sha256 the computedHash of skills-lock.json.
     """
     page = texts.get("SKILL.md", "")
-    found = re.search(r'^description: "(.*)"$', frontmatter(page), re.MULTILINE)
     return {
         "path": f"skills/{skill.name}",
-        "description_sha256": sha256(found[1] if found else ""),
+        "description_sha256": sha256(description_of(page)),
         "skill_md_sha256": sha256(page.removeprefix("\ufeff").replace("\r\n", "\n")),
         "tree_sha256": tree_sha256(texts),
         "scripts": {f"scripts/{command.name}.py": command.summary for command in skill.commands},

@@ -1,25 +1,39 @@
-"""Generated prose: the README's command table and the page of all rules."""
+"""Generated prose: the README's tables and the page of all rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trainwright.cli import Command
 from trainwright.errors import UserError
 from trainwright.rules import Rule
 
-START, END = "<!-- commands:start -->", "<!-- commands:end -->"
+_MARKER = "<!-- {}:{} -->"
 
 
-def with_command_table(readme: str, commands: Iterable[Command]) -> str:
-    """`readme` with the table of commands between its two markers; raises UserError where they are missing."""
-    before, start, rest = readme.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise UserError(f"README.md has no {START} and {END}: the command table goes between them")
-    rows = [f"| `{c.name}` | [scripts/{c.name}.py](scripts/{c.name}.py) | `{_place(c)}` | {c.summary} |" for c in commands]
-    table = "\n".join(["| command | script | code | what it answers |", "|---|---|---|---|", *rows])
-    return f"{before}{START}\n{table}\n{END}{after}"
+def with_tables(readme: str, commands: Iterable[Command], descriptions: Mapping[str, str]) -> str:
+    """`readme` with the tables of commands and of skills (name to description) between their markers.
+
+    Raises UserError where a marker is missing.
+    """
+    rows = list(commands)
+    table = ["| command | script | code | what it answers |", "|---|---|---|---|"]
+    table += [f"| `{c.name}` | [scripts/{c.name}.py](scripts/{c.name}.py) | `{_place(c)}` | {c.summary} |" for c in rows]
+    skills = ["| skill | commands | what it is for |", "|---|---|---|"]
+    for name, description in descriptions.items():
+        held = ", ".join(f"`{command.name}`" for command in rows if name in command.skills)
+        skills.append(f"| [{name}](skills/{name}/SKILL.md) | {held} | {description} |")
+    return _filled(_filled(readme, "commands", table), "skills", skills)
+
+
+def _filled(readme: str, name: str, lines: list[str]) -> str:
+    """`readme` with `lines` between the two markers of `name`."""
+    start, end = (_MARKER.format(name, word) for word in ("start", "end"))
+    before, found, rest = readme.partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise UserError(f"README.md has no {start} and {end}: the table of {name} goes between them")
+    return "\n".join([f"{before}{start}", *lines, f"{end}{after}"])
 
 
 def _place(command: Command) -> str:

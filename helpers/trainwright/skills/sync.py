@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from trainwright.cli import COMMANDS
 from trainwright.document import DocumentError, read_text
@@ -11,8 +12,10 @@ from trainwright.errors import UserError
 from trainwright.output import write_text
 from trainwright.rules import load_all
 from trainwright.skills import manifests
+from trainwright.skills.bare import bare
 from trainwright.skills.bundle import LIBRARY, MANIFEST, Bundle, Skill
-from trainwright.skills.pages import rules_page, with_command_table
+from trainwright.skills.imports import needed
+from trainwright.skills.pages import rules_page, with_tables
 from trainwright.skills.stubs import stub
 from trainwright.version import VERSION
 
@@ -22,7 +25,8 @@ _VERSION_LINE = re.compile(r'^  version: ".*"$', re.MULTILINE)
 def expected(bundle: Bundle) -> dict[str, str]:
     """Path (from the root) to text of every file that is generated, the skills' own included."""
     texts = {f"scripts/{command.name}.py": stub(command) for command in COMMANDS.values()}
-    texts["README.md"] = with_command_table(read_text(str(bundle.root / "README.md")), COMMANDS.values())
+    descriptions = {skill.name: manifests.description_of(read_text(str(skill.path / "SKILL.md"))) for skill in bundle.skills}
+    texts["README.md"] = with_tables(read_text(str(bundle.root / "README.md")), COMMANDS.values(), descriptions)
     texts["references/rules.md"] = rules_page(load_all().values())
     shipped = {}
     for skill in bundle.skills:
@@ -43,13 +47,30 @@ def skill_files(skill: Skill) -> dict[str, str]:
 
 
 def _library(skill: Skill) -> dict[str, str]:
+    """Path to text of what the skill holds of the library: what its globs name, its commands, and all that these import."""
     library = skill.root / LIBRARY
-    found: dict[str, str] = {}
-    for glob in skill.library:
-        for file in library.glob(glob):
-            if file.is_file() and "__pycache__" not in file.parts and not file.name.endswith(".schema.json"):
-                found[file.relative_to(library).as_posix()] = read_text(str(file))
-    return found
+    named = {path for glob in skill.library for path in _files(library, glob)}
+    sources = {path: read_text(str(library / path)) for path in _files(library, "**/*.py")}
+    faces = {command.face.removeprefix("trainwright.").replace(".", "/") + ".py" for command in skill.commands}
+    try:
+        named |= needed(sources, named | faces | {"cli.py"})
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+        raise UserError(f"{library} holds a file that is no Python: {problem}") from None
+    named |= {marker for path in named for folder in PurePosixPath(path).parents if (marker := f"{folder}/__init__.py") in sources}
+    named |= {"__init__.py"} & set(sources)
+    texts = {path: read_text(str(library / path)) for path in sorted(named)}
+    return {path: _as_copied(skill, path, text) for path, text in texts.items()}
+
+
+def _as_copied(skill: Skill, path: str, text: str) -> str:
+    """A rule's docstring is its page: rules are never bare."""
+    return bare(text, f"{LIBRARY}/{path}") if skill.bare and path.endswith(".py") and "/rules/" not in path else text
+
+
+def _files(library: Path, glob: str) -> Iterator[str]:
+    for file in library.glob(glob):
+        if file.is_file() and "__pycache__" not in file.parts and not file.name.endswith(".schema.json"):
+            yield file.relative_to(library).as_posix()
 
 
 def _by_hand(skill: Skill) -> dict[str, str]:
@@ -85,9 +106,17 @@ def write(bundle: Bundle, differing: dict[str, str | None]) -> None:
         target = bundle.root / path
         if text is None:
             target.unlink()
+            _prune(target.parent)
             continue
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise UserError(f"cannot make the folder {target.parent}: {problem.strerror}") from None
         write_text(target, text)
+
+
+def _prune(folder: Path) -> None:
+    """Remove a folder that is empty now, and what that leaves empty around it."""
+    while not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent

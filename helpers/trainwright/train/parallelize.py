@@ -1,39 +1,39 @@
-"""A Strategy applied to a model, and what the live model then says of itself."""
+"""A Strategy applied to a model: blocks compiled, recomputed, cut into units, copies joined."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from trainwright.errors import UserError
+from trainwright.job import Job
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
+from trainwright.train import zero
+from trainwright.train.local_sgd import LocalSGD
 from trainwright.train.models import build, materialize
+from trainwright.train.optimizer import make_optimizer
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """How a live model is placed: read from its parameters and modules, never from the request."""
-
-    name: str
-    wrapper: str
-    world_size: int
-    shard_ratio: float
-    units: int
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+def prepare(spec: ModelSpec, strategy: Strategy, job: Job, device: torch.device, config: dict[str, Any]) -> tuple[nn.Module, Optimizer]:
+    """The model placed as `strategy` says, and its optimizer; `config` is the backend's file. Needs the process group."""
+    model = distribute(spec, strategy, job, device)
+    optimizer: Optimizer = make_optimizer(model, job)
+    if strategy.kind == "zero":
+        return zero.start(model, optimizer, strategy, job, spec.hidden_size, device, config)
+    return model, optimizer
 
 
 def applicable(strategy: Strategy, device: torch.device) -> tuple[Strategy, dict[str, str]]:
@@ -41,31 +41,63 @@ def applicable(strategy: Strategy, device: torch.device) -> tuple[Strategy, dict
     refused: dict[str, str] = {}
     if strategy.cpu_offload and device.type == "cpu":
         refused["cpu_offload"] = "the shards of a CPU rank are in host memory already"
-    elif strategy.cpu_offload and strategy.kind != "fsdp":
+    elif strategy.cpu_offload and strategy.kind not in ("fsdp", "zero"):
         refused["cpu_offload"] = f"{strategy.kind} has no shards to offload"
-    if strategy.precision == "fp16":
+    if strategy.precision == "fp16" and strategy.kind != "zero":  # DeepSpeed brings its own scaler
         refused["precision"] = "the reference trainer has no gradient scaler; it trains in fp32"
     changes: dict[str, Any] = {"cpu_offload": False, "precision": "fp32"}
     return dataclasses.replace(strategy, **{field: changes[field] for field in refused}), refused
 
 
-def distribute(spec: ModelSpec, strategy: Strategy, device: torch.device, world_size: int, seed: int) -> nn.Module:
-    """The model, its weights drawn from `seed`, placed as `strategy` says; needs the process group.
+def distribute(spec: ModelSpec, strategy: Strategy, job: Job, device: torch.device) -> nn.Module:
+    """The model, its weights drawn from the job's seed, placed as `strategy` says; needs the process group.
 
-    Raises UserError for a strategy that this model or world cannot take.
+    Raises UserError for a class to wrap that the model has not.
     """
-    if strategy.kind == "single" and world_size > 1:
-        raise UserError(f"strategy single on {world_size} ranks would train {world_size} unconnected models; use ddp or fsdp, or 1 rank")
-    model = build(spec)
+    model = build(spec, job.modality, job.regime)
+    blocks = _blocks(model, spec)
+    if job.compile != "none":
+        for block in blocks:
+            block.compile(backend=job.compile)
     wrapped = list(_wrapped(model, spec, strategy))
     if strategy.activation_checkpointing:
-        wrapped = _checkpoint(model, wrapped or [module for module in model.modules() if type(module).__name__ == spec.block_class])
+        wrapped = _checkpoint(model, wrapped, blocks, strategy.checkpoint_every)
     if strategy.kind == "fsdp":
-        _shard([*wrapped, model], strategy, device, world_size)
-    materialize(model, torch.device("cpu") if strategy.cpu_offload else device, seed)
+        _shard([*wrapped, model], strategy, device, job.world_size)
+    materialize(model, torch.device("cpu") if strategy.cpu_offload or strategy.zero_stage == 3 else device, job.seed)
     if strategy.kind == "ddp":
-        return DistributedDataParallel(model, device_ids=[device] if device.type != "cpu" else None, gradient_as_bucket_view=True)
-    return model
+        return _replicate(model, job, device)
+    return LocalSGD(model, job.local_sgd_steps) if strategy.kind == "local_sgd" else model
+
+
+def possible(spec: ModelSpec, strategy: Strategy, job: Job) -> None:
+    """Raises UserError, in one line, for what this model, strategy and world cannot do together."""
+    ranks = job.world_size
+    if strategy.kind == "single" and ranks > 1:
+        raise UserError(f"strategy single on {ranks} ranks would train {ranks} unconnected models; use ddp or fsdp, or 1 rank")
+    if ranks % strategy.replicas:
+        raise UserError(
+            f"{strategy.name} asks for {strategy.replicas} replicas, and {ranks} ranks cannot be divided by {strategy.replicas}"
+        )
+    if strategy.kind == "fsdp":
+        for experts in sorted(_experts(spec)):
+            if experts % (ranks // strategy.replicas):
+                shards = ranks // strategy.replicas
+                said = f"{spec.name} has {experts} experts in a layer, and they cannot be divided by {shards} ranks"
+                raise UserError(f"{said}: some ranks would hold fewer; take a number of ranks that divides {experts}")
+    if job.decay != "all" and strategy.kind == "zero":
+        raise UserError("decay matrices needs two groups of parameters, and the trainer gives ZeRO one; take decay all, or FSDP")
+    if job.compile != "none" and strategy.zero_stage == 3:
+        raise UserError("compile with ZeRO stage 3 breaks at each of its hooks; take stage 2 or FSDP, or compile none")
+
+
+def _experts(spec: ModelSpec) -> set[int]:
+    return {run.block.mlp.num for run in spec.runs if hasattr(run.block.mlp, "num")}
+
+
+def _blocks(model: nn.Module, spec: ModelSpec) -> list[nn.Module]:
+    """The repeated layers, in the order in which they run."""
+    return [module for module in model.modules() if type(module).__name__ in spec.block_classes]
 
 
 def _wrapped(model: nn.Module, spec: ModelSpec, strategy: Strategy) -> Iterator[nn.Module]:
@@ -83,72 +115,56 @@ def _wrapped(model: nn.Module, spec: ModelSpec, strategy: Strategy) -> Iterator[
             yield module
 
 
-def _checkpoint(model: nn.Module, modules: list[nn.Module]) -> list[nn.Module]:
-    """`modules`, each in a wrapper that recomputes its forward in the backward (nothing here draws random numbers)."""
+def _checkpoint(model: nn.Module, units: list[nn.Module], blocks: list[nn.Module], every: int) -> list[nn.Module]:
+    """Wrap so that the forward is computed again in the backward (nothing here draws random numbers); the new units.
+
+    As Accelerate does, what is a unit of FSDP is wrapped; without units, the blocks are. Of them every `every`-th.
+    """
     names = {id(module): name for name, module in model.named_modules()}
-    wrappers = [checkpoint_wrapper(module, preserve_rng_state=False) for module in modules]
-    for module, wrapper in zip(modules, wrappers, strict=True):
-        model.set_submodule(names[id(module)], wrapper)
-    return wrappers
+    chosen = [module for module in model.modules() if module in set(units)] if units else blocks
+    wrappers = {id(module): checkpoint_wrapper(module, preserve_rng_state=False) for module in chosen[every - 1 :: every]}
+    for module in chosen:
+        if id(module) in wrappers:
+            model.set_submodule(names[id(module)], wrappers[id(module)])
+    return [wrappers.get(id(module), module) for module in units]
 
 
-def _shard(units: list[nn.Module], strategy: Strategy, device: torch.device, world_size: int) -> None:
+def _shard(units: Sequence[nn.Module], strategy: Strategy, device: torch.device, world_size: int) -> None:
     """`fully_shard` each unit as Accelerate does: the root too takes reshard_after_forward, and bf16 gradients are reduced in bf16."""
-    mesh = init_device_mesh(device.type, (world_size,))
     mixed = torch.bfloat16 if strategy.precision == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=mixed)
     offload = CPUOffloadPolicy() if strategy.cpu_offload else OffloadPolicy()
+    mesh = _mesh(device, world_size, strategy.replicas)
     for unit in units:
         fully_shard(unit, mesh=mesh, reshard_after_forward=strategy.reshard_after_forward, mp_policy=policy, offload_policy=offload)
 
 
+def _mesh(device: torch.device, world_size: int, replicas: int) -> DeviceMesh:
+    """One axis of shards; before it one of replicas: ranks of a row are neighbours, as torchrun numbers them on a node."""
+    if replicas == 1:
+        return init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (replicas, world_size // replicas), mesh_dim_names=("replicate", "shard"))
+
+
+def _replicate(model: nn.Module, job: Job, device: torch.device) -> DistributedDataParallel:
+    """DDP with the job's options; raises UserError for a hook that the backend has not."""
+    options: dict[str, Any] = {"static_graph": job.static_graph, "find_unused_parameters": job.find_unused_parameters}
+    devices = [device] if device.type != "cpu" else None
+    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=job.bucket_mb, **options)
+    if job.comm_hook == "powersgd":
+        rank, start = job.powersgd_rank, job.powersgd_start
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=start)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif job.comm_hook == "bf16" and dist.get_backend() == "gloo":
+        raise UserError("comm_hook bf16 needs NCCL or XCCL, and this job's ranks speak gloo; take fp16 or none")
+    elif job.comm_hook != "none":
+        hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+        ddp.register_comm_hook(None, hooks[job.comm_hook])
+    return ddp
+
+
 def precision(strategy: Strategy, device: torch.device) -> AbstractContextManager[None]:
-    """The context of a forward pass: autocast where no policy of fully_shard casts already."""
-    if strategy.precision == "bf16" and strategy.kind != "fsdp":
+    """The context of a forward pass: autocast where neither a policy of fully_shard nor DeepSpeed casts already."""
+    if strategy.precision == "bf16" and strategy.kind not in ("fsdp", "zero"):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
-
-
-def effective(model: nn.Module) -> Effective:
-    """What the live model is: wrapper, world size, local / global parameters, and the modules that shard on their own."""
-    parameters = list(model.parameters())
-    local = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in parameters)
-    ratio = local / sum(p.numel() for p in parameters)
-    if isinstance(model, DistributedDataParallel):
-        return Effective("ddp", "DistributedDataParallel", model.process_group.size(), ratio, 0)
-    if not isinstance(model, FSDPModule):
-        return Effective("single", "none", 1, ratio, 0)
-    worlds = {p.device_mesh.size() for p in parameters if isinstance(p, DTensor)}
-    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    return Effective(f"fsdp_{_stage(units)}", "FSDPModule", max(worlds, default=1), ratio, len(units))
-
-
-def _stage(units: Sequence[FSDPModule]) -> str:
-    """full_shard when a unit frees its gathered parameters after the forward, else shard_grad_op.
-
-    torch keeps this in the parameter group only: `post_forward_mesh_info` is None where nothing is freed.
-    """
-    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
-    return "full_shard" if any(group and group.post_forward_mesh_info for group in groups) else "shard_grad_op"
-
-
-def confirm(model: nn.Module, strategy: Strategy, world_size: int, rank: int) -> Effective:
-    """What the live model is; raises UserError where that is not what the strategy asks for."""
-    found = effective(model)
-    ratio = _ratio([p.shape for p in model.parameters()], world_size, rank) if strategy.kind == "fsdp" else 1.0
-    pairs = {
-        "strategy": (found.name, strategy.name),
-        "world size": (found.world_size, world_size),
-        "share of the parameters on this rank": (round(found.shard_ratio, 9), round(ratio, 9)),
-    }
-    wrong = [f"{what} {live} instead of {asked}" for what, (live, asked) in pairs.items() if live != asked]
-    if wrong:
-        raise UserError(f"the model does not run as the config asks: {'; '.join(wrong)}")
-    return found
-
-
-def _ratio(shapes: list[torch.Size], world_size: int, rank: int) -> float:
-    """Share of the elements that fully_shard gives to `rank`: rows in chunks of ceil(rows / ranks), the last ranks may get none."""
-    chunks = [(shape, -(-shape[0] // world_size)) for shape in shapes]
-    local = sum(max(min(chunk, shape[0] - rank * chunk), 0) * shape[1:].numel() for shape, chunk in chunks)
-    return local / sum(shape.numel() for shape in shapes)

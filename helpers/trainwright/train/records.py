@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,6 +37,7 @@ class Records:
         self._begun = self._ended = False
         self.steps = 0
         self.tracker: Tracker | None = None  # where one is set, its peak stands in the end line
+        self.data: Callable[[], Mapping[str, Any]] | None = None  # where one is set, what was read by then stands there too
 
     def header(self, facts: Mapping[str, Any]) -> None:
         """The first line: the opening and what the live model said of itself."""
@@ -46,12 +48,20 @@ class Records:
         self._write({"kind": "step", **row})
         self.steps += 1
 
+    def checkpoint(self, row: Mapping[str, Any]) -> None:
+        """A checkpoint is complete: {"step", "path", "seconds"}; no step's time has the saving in it."""
+        self._write({"kind": "checkpoint", **row})
+
     def end(self, status: str, error: Mapping[str, Any] | None = None) -> None:
         """The last line, once; before it a header without a strategy where the model never came to life."""
         if not self._begun:
             self.header({"strategy": None, "applied": [], "not_applied": []})
         peak = {"peak_memory_bytes": self.tracker and self.tracker.peak_bytes, "memory": self.tracker and self.tracker.categories}
-        self._write({"kind": "end", "status": status, "steps": self.steps, **peak, "error": error}, last=True)
+        read: dict[str, Any] = {}
+        if self.data:
+            with suppress(RuntimeError):  # the watchdog's thread may look while the main thread notes another shard
+                read = {"data": self.data()}
+        self._write({"kind": "end", "status": status, "steps": self.steps, **peak, **read, "error": error}, last=True)
 
     def _write(self, row: dict[str, Any], last: bool = False) -> None:
         line = json.dumps(finite(row), separators=(",", ":"), ensure_ascii=False, default=str) + "\n"
@@ -59,10 +69,13 @@ class Records:
             if self._ended:
                 return
             self._ended = last
-            self._file.write(line)
-            self._file.flush()
-            if last:
-                self._file.close()
+            try:
+                self._file.write(line)
+                self._file.flush()
+                if last:
+                    self._file.close()
+            except OSError as problem:
+                raise UserError(f"cannot write {self._file.name}: {problem.strerror or problem}; free some space") from None
 
 
 def failure(kind: str, exception: str, message: str, phase: str) -> dict[str, str]:

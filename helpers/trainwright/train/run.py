@@ -3,8 +3,10 @@
     torchrun --standalone --nproc-per-node 4 -m trainwright.train.run --job RUN/job.json
 
 Exit codes: 0 trained, 1 failed (traceback on stderr), 2 a mistake in the job or a file (one line), 129 the launcher is
-gone, 128 + n ended by signal n. Whatever happens is in RUN/perf/rank{r}.jsonl too.
+gone, 128 + n ended by signal n: where the job saves checkpoints, after the step is finished and saved. Whatever happens is
+in RUN/perf/rank{r}.jsonl too.
 """
+# ruff: noqa: E402
 
 from __future__ import annotations
 
@@ -14,25 +16,42 @@ import dataclasses
 import hashlib
 import os
 import sys
+import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+
+from trainwright.train import watchdog
+
+STARTED = time.monotonic()
+if __name__ == "__main__":
+    watchdog.start()  # before torch, whose import takes seconds in which the launcher can be gone
 
 import torch
 
 from trainwright.document import load_mapping
-from trainwright.emit import accelerate
+from trainwright.emit import backend
+from trainwright.emit.reading import Reading
 from trainwright.errors import Exit, UserError
+from trainwright.heartbeat import Heartbeat
 from trainwright.job import Job, read
 from trainwright.model import ModelSpec, load_model
 from trainwright.report import printable
 from trainwright.strategy import Strategy
-from trainwright.train import data, memory, parallelize, watchdog, world
-from trainwright.train.loop import Clock, Training, make_optimizer, run_step, train
+from trainwright.train import checkpoint, data, ipex, memory, parallelize, projected, world
+from trainwright.train.effective import confirm
+from trainwright.train.loop import Clock, NonFinite, Training, run_step, train
 from trainwright.train.records import Records, failure, host, now, versions
+from trainwright.train.samples import last_step
+from trainwright.train.saving import Saver, Stopped, grace_s
+from trainwright.train.tiny import tiny
 from trainwright.train.tracker import Tracker
 
-KEYS = {"cpu_offload": ("fsdp_offload_params",), "precision": ("mixed_precision", "fp16")}  # a Strategy's field -> keys that set it
+KEYS = {
+    "cpu_offload": ("fsdp_offload_params", "offload_optimizer", "offload_param"),
+    "precision": ("mixed_precision", "fp16"),
+}  # a Strategy's field -> keys that set it
 
 
 def main() -> int:
@@ -43,18 +62,21 @@ def main() -> int:
     options = parser.parse_args()
     try:
         job = read(options.job)
+        job = dataclasses.replace(job, run_dir=job.run_dir or str(Path(options.job).resolve().parent))
         place = world.read_place(job.world_size)
         device = world.choose_device(job.device, place)
-        records = Records(job.run_dir or str(Path(options.job).parent), place.rank, opening(job, place, device))
+        records = Records(job.run_dir, place.rank, opening(job, place, device))
     except UserError as problem:
         return _say(problem)
-    clock = Clock(device)
-    watchdog.start(lambda exception, message: records.end("failed", failure("terminated", exception, message, clock.phase)))
+    heartbeat = Heartbeat(job.run_dir, place.rank)
+    clock = Clock(device, heartbeat)
+    watchdog.tell(lambda exception, message: records.end("failed", failure("terminated", exception, message, clock.phase)))
     try:
         work(job, place, device, clock, records)
     except BaseException as problem:
         _leave(failed(problem, clock, records))
     records.end("completed")
+    heartbeat.beat("ended")
     # Past the last barrier nothing is left to do; the interpreter's own teardown under gloo's threads can still crash.
     _leave(int(Exit.OK))
 
@@ -62,28 +84,38 @@ def main() -> int:
 def work(job: Job, place: world.Place, device: torch.device, clock: Clock, records: Records) -> None:
     """From the files to the last step."""
     spec = load_model(job.model)
+    if job.modality != "text":
+        spec = projected.with_variant(spec, job.variant)
     if job.seq_len > spec.max_positions:
         raise UserError(f"seq_len {job.seq_len} is more than max_position_embeddings {spec.max_positions} in {job.model}")
     config = load_mapping(job.backend_config)
-    reading = accelerate.read(config, spec)
+    reading = backend.read(config, spec).under(job)
+    agrees(job, reading)
     strategy, refused = parallelize.applicable(reading.strategy, device)
-    corpus = data.load()
+    parallelize.possible(spec, strategy, job)
+    source = data.open_data(settings(job), spec, job.seq_len)
 
     if job.memory_cap_bytes:
         memory.steady_allocator()
-    world.connect(device, place, job.timeout_s)
-    warm_up(spec, strategy, job, corpus, device)
+    with clock.during("connect"):
+        connected = world.connect(device, place, job.timeout_s)
+    clock.waits.install()
+    warm_up(spec, strategy, job, source, device, config.value)
     uncapped = memory.enforce(job.memory_cap_bytes, device) if job.memory_cap_bytes else ""
 
     tracker = records.tracker = Tracker(device, job.track_memory_steps)
     with clock.during("model"), tracker.construction():
-        model = parallelize.distribute(spec, strategy, device, place.world_size, job.seed)
-        optimizer = make_optimizer(model, job.learning_rate)
-    found = parallelize.confirm(model, strategy, place.world_size, place.rank)
-    tracker.follow(model, optimizer)
+        model, optimizer = parallelize.prepare(spec, strategy, job, device, config.value)
+    optimizer, extension = ipex.apply(model, optimizer, strategy.kind)
+    found = confirm(model, strategy, place.world_size, place.rank)
+    saver = Saver(job, model, optimizer, found.name, device)
+    with clock.during("resume"):
+        begun = checkpoint.begin(job.init_from, model).to_json() if job.init_from and not job.resume else None
+        resumed = taken_up(saver, strategy, source) if job.resume else None
+    untracked = tracker.follow(model, optimizer)
     applied, not_applied = uses(reading, refused)
-    if uncapped:
-        not_applied.append({"key": "memory_cap_bytes", "value": job.memory_cap_bytes, "reason": uncapped})
+    for key, reason in (("memory_cap_bytes", uncapped), ("track_memory_steps", untracked)):
+        not_applied += [{"key": key, "value": getattr(job, key), "reason": reason}] if reason else []
     records.header(
         {
             "strategy": found.to_json(),
@@ -91,12 +123,48 @@ def work(job: Job, place: world.Place, device: torch.device, clock: Clock, recor
             "applied": applied,
             "not_applied": not_applied,
             "memory_cap_bytes": None if uncapped else job.memory_cap_bytes,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "data": corpus.to_json(spec.vocab_size),
+            "parameters": spec.total_parameters if found.name == "zero_3" else sum(p.numel() for p in model.parameters()),
+            "data": source.to_json(),
+            "backend": connected,
+            "ipex": extension,
+            "checked": world.CHECKED[device.type],
+            "init_from": begun,
+            "resumed": resumed,
+            "setup_s": time.monotonic() - STARTED,
         }
     )
-    train(Training(model, optimizer, spec, strategy, job, corpus, device, clock, tracker), records)
-    world.disconnect()
+    records.data = source.to_json
+    watchdog.hold(grace_s() if job.checkpoint_every else 0)
+    train(Training(model, optimizer, strategy, job, source, device, clock, tracker, saver.done), records, saver)
+    watchdog.hold(0)
+    world.disconnect(device)
+
+
+def taken_up(saver: Saver, strategy: Strategy, source: data.Data) -> dict[str, Any]:
+    """What the header says of the checkpoint that this run goes on from; raises UserError."""
+
+    def loss() -> torch.Tensor:
+        with parallelize.precision(strategy, saver.device):
+            return saver.model(source.batch(0, 1).to(saver.device))  # type: ignore[no-any-return]
+
+    found = saver.resume(loss)
+    if (last := last_step(saver.job, saver.done)) <= found.step:
+        raise UserError(f"{found.path} has done {found.step} steps, and the job ends with step {last}; give it more")
+    return found.to_json()
+
+
+def settings(job: Job) -> data.Settings:
+    """What the job says of its data."""
+    names = {field.name for field in dataclasses.fields(data.Settings)}
+    return data.Settings(path=job.data, **{name: getattr(job, name) for name in names - {"path"}})
+
+
+def agrees(job: Job, reading: Reading) -> None:
+    """Raises UserError where the backend's file settles a field of the job otherwise than the job does."""
+    said = {name: getattr(job, name) for name in reading.job} | {"global_batch": job.step_samples}
+    wrong = [f"{name} {value} in the file, {said[name]} in the job" for name, value in reading.job.items() if value != said[name]]
+    if wrong:
+        raise UserError(f"{job.backend_config} and the job do not agree: {'; '.join(wrong)}")
 
 
 def opening(job: Job, place: world.Place, device: torch.device) -> dict[str, Any]:
@@ -105,7 +173,7 @@ def opening(job: Job, place: world.Place, device: torch.device) -> dict[str, Any
     return {**dataclasses.asdict(place), **host(), "started": now(), "job": job.to_json(), "versions": versions(), **about}
 
 
-def warm_up(spec: ModelSpec, strategy: Strategy, job: Job, corpus: data.Corpus, device: torch.device) -> None:
+def warm_up(spec: ModelSpec, strategy: Strategy, job: Job, source: data.Data, device: torch.device, config: dict[str, Any]) -> None:
     """Have threads, buffers and caches made before memory is capped or timed.
 
     One product of the head's real size (the BLAS library keeps work buffers that grow with the product), then one step
@@ -114,16 +182,34 @@ def warm_up(spec: ModelSpec, strategy: Strategy, job: Job, corpus: data.Corpus, 
     dtype = torch.bfloat16 if strategy.precision == "bf16" else torch.float32
     x_th = torch.ones(job.micro_batch * job.seq_len, spec.hidden_size, device=device, dtype=dtype)
     torch.mm(x_th, x_th.new_ones(spec.hidden_size, spec.vocab_size))
-    small: dict[str, Any] = {"num_layers": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2, "head_dim": 16}
-    small |= {"num_kv_heads": 1 if spec.num_kv_heads < spec.num_heads else 2, "vocab_size": min(spec.vocab_size, 256)}
-    tiny = spec.resized(**small)
-    short = dataclasses.replace(job, micro_batch=1, seq_len=min(job.seq_len, 16))
-    model = parallelize.distribute(tiny, strategy, device, job.world_size, job.seed)
-    optimizer = make_optimizer(model, job.learning_rate)
-    run_step(Training(model, optimizer, tiny, strategy, short, corpus, device, Clock(device), Tracker(device, 0)), 1)
+    small = tiny(spec)
+    once: dict[str, Any] = {"steps": 1, "accumulation": 1, "micro_batch": 1, "warmup_steps": 0, "compile": "none"}
+    once |= {"global_batch": None, "samples": None}
+    short = dataclasses.replace(job, **once)
+    model, optimizer = parallelize.prepare(small, strategy, short, device, config)
+    sample = Fixed(source.batch(0, 1), small.vocab_size)
+    source.reads.clear()  # what is recorded as read is what the training reads
+    run_step(Training(model, optimizer, strategy, short, sample, device, Clock(device), Tracker(device, 0)), 1)
 
 
-def uses(reading: accelerate.Reading, refused: dict[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+class Fixed:
+    """Data that is one short sample, whichever is asked for; its tokens are those of a small vocabulary."""
+
+    def __init__(self, batch: data.Batch, vocab_size: int, longest: int = 16) -> None:
+        ids, labels = batch.ids[:, :longest] % vocab_size, batch.labels[:, :longest].clamp(max=vocab_size - 1)
+        self.sample = data.Batch(ids, labels, batch.signals, int((labels >= 0).sum()))
+
+    def batch(self, first: int, count: int) -> data.Batch:
+        return self.sample
+
+    def targets(self, first: int, count: int) -> int:
+        return self.sample.tokens * count
+
+    def eval_batches(self, size: int = 32) -> Iterator[data.Batch]:
+        yield self.sample
+
+
+def uses(reading: Reading, refused: dict[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The config's keys that are applied, as `becomes`, and those that are not, with the reason; `refused` moves some over."""
     reasons = {key: reason for field, reason in refused.items() for key in KEYS[field]}
     applied, not_applied = [], [{"key": use.key, "value": use.value, "reason": use.meaning} for use in reading.not_applied]
@@ -140,12 +226,27 @@ def failed(problem: BaseException, clock: Clock, records: Records) -> int:
     """Write the end line and say on stderr what happened; the exit code."""
     watchdog.LEAVING.acquire(timeout=5)  # its peers' launcher may end this process any moment; the reason comes first
     memory.lift()
-    kind = "out_of_memory" if memory.is_out_of_memory(problem) else "exception"
-    records.end("failed", failure(kind, type(problem).__name__, str(problem), clock.phase))
+    with contextlib.suppress(UserError):  # the disk that the problem speaks of may be the records' own
+        records.end("failed", failure(*named(problem), str(problem), clock.phase))
+    if isinstance(problem, Stopped):
+        print(f"trainwright.train.run: {problem}", file=sys.stderr)
+        return 128 + problem.number
     if isinstance(problem, UserError):
         return _say(problem)
+    if isinstance(problem, NonFinite):
+        print(f"trainwright.train.run: {problem}", file=sys.stderr)
+        return 1
     traceback.print_exception(problem)
     return 1
+
+
+def named(problem: BaseException) -> tuple[str, str]:
+    """The kind of a failure and the name of what ended the job, as an end line has them."""
+    if isinstance(problem, Stopped):
+        return "terminated", problem.name
+    if memory.is_out_of_memory(problem):
+        return "out_of_memory", type(problem).__name__
+    return "nonfinite" if isinstance(problem, NonFinite) else "exception", type(problem).__name__
 
 
 def _say(problem: UserError) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
+from trainwright.train import zero
 
 CATEGORIES = {  # the names in torch's two trackers -> ours
     "Parameter": "parameters",
@@ -60,20 +62,24 @@ class Tracker:
         finally:
             self._keep(self._peak())
 
-    def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Track the steps of this model; call once, after `construction`."""
+    def follow(self, model: nn.Module, optimizer: Optimizer) -> str:
+        """Track the steps of this model; call once, after `construction`. "" or why they cannot be tracked."""
         if self._torch is None:
-            return
+            return ""
+        if zero.is_engine(model):
+            self._torch = None
+            return "torch's trackers do not see the flat buffers that DeepSpeed keeps its tensors in"
         if isinstance(model, FSDPModule):
             self._torch = FSDPMemTracker(model, optimizer)
-            return
+            return ""
         self._torch.track_external(model, optimizer)
         optimizer.register_step_pre_hook(lambda *_: self._name_gradients(model))
         if isinstance(model, DistributedDataParallel):
             model.module.register_forward_pre_hook(self._see_buckets)
+        return ""
 
     @contextmanager
-    def step(self, number: int, inputs: tuple[Tensor, ...]) -> Iterator[None]:
+    def step(self, number: int, inputs: Sequence[Tensor]) -> Iterator[None]:
         """Track step `number` (from 1): its peak is then in `step_bytes`, None where it was not tracked."""
         self.step_bytes = None
         if self.device.type != "cpu":
@@ -91,9 +97,14 @@ class Tracker:
         finally:
             self._keep(max(self._before_step, self._peak(), key=_total))  # of equal ones the first, which is better named
 
-    def _hand_over(self, inputs: tuple[Tensor, ...]) -> None:
+    def next_round(self) -> None:
+        """Between two forwards of a step; torch refuses the second otherwise. The step's peak goes on."""
+        if self._torch is not None:
+            self._torch.reset_mod_stats()
+
+    def _hand_over(self, inputs: Sequence[Tensor]) -> None:
         if isinstance(self._torch, FSDPMemTracker):
-            self._torch.track_inputs(inputs)
+            self._torch.track_inputs(tuple(inputs))
         else:
             self._torch.track_external(*inputs)
 

@@ -1,7 +1,11 @@
 """A thread that ends the worker when it is told to, or when whoever started it is gone.
 
 The main thread may be deep in a collective that never returns, where no Python signal handler runs. The C part of a
-handler always does: it writes the signal's number into a pipe, and this thread reads it.
+handler always does: it writes the signal's number into a pipe, and this thread reads it. Nothing here needs torch:
+a worker starts the watch before that import, which takes seconds.
+
+A worker that saves checkpoints holds the end off: a signal is then noted, the loop asks for it after each step
+(`asked`), and only where the step does not end within the grace does this thread act.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 LAUNCHER = "TRAINWRIGHT_LAUNCHER_PID"
@@ -18,36 +24,69 @@ GONE = 128 + signal.SIGHUP  # the exit code when the launcher is gone
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LEAVING = threading.Lock()  # whoever holds it says the last words; a failed main thread takes it and keeps it
 
+Words = Callable[[str, str], None]
 
-def start(last_words: Callable[[str, str], None], interval_s: float = 1.0) -> None:
-    """Watch from now on; call in the main thread.
 
-    `last_words(exception, message)` runs before the exit: "SIGTERM" and 143, or "LauncherGone" and 129.
-    """
+@dataclass(slots=True)
+class _State:
+    words: Words = lambda exception, message: None
+    grace_s: float = 0.0
+    asked: int = 0
+
+
+_STATE = _State()
+
+
+def start(last_words: Words | None = None, interval_s: float = 0.5) -> None:
+    """Watch from now on; call in the main thread, once. `last_words` as `tell` takes them, where they are known already."""
+    _STATE.words = last_words or _STATE.words
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, _noted)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    launcher = os.environ.get(LAUNCHER, "")
-    watched = (int(launcher) if launcher.isdecimal() else None, os.getppid())
-    threading.Thread(target=_watch, args=(reader, watched, last_words, interval_s), name="watchdog", daemon=True).start()
+    threading.Thread(target=_watch, args=(reader, (launcher(), os.getppid()), interval_s), name="watchdog", daemon=True).start()
+
+
+def launcher() -> int | None:
+    """The id of the process that launched the job, None where none did."""
+    number = os.environ.get(LAUNCHER, "")
+    return int(number) if number.isdecimal() else None
+
+
+def tell(last_words: Words) -> None:
+    """From now on `last_words(exception, message)` runs before an end: "SIGTERM" and 143, or "LauncherGone" and 129."""
+    _STATE.words = last_words
+
+
+def hold(grace_s: float) -> None:
+    """From now on a signal is only noted for `grace_s` seconds, so that the step can end and be saved; 0 holds nothing."""
+    _STATE.grace_s = grace_s
+
+
+def asked() -> int:
+    """The number of the signal that asked this process to end, 0 while none did."""
+    return _STATE.asked
 
 
 def _noted(number: int, frame: object) -> None:
     """Nothing: the thread acts. Without a handler of Python's the pipe would stay silent."""
 
 
-def _watch(reader: int, watched: tuple[int | None, int], last_words: Callable[[str, str], None], interval_s: float) -> None:
-    gone = ""
-    while not gone:
+def _watch(reader: int, watched: tuple[int | None, int], interval_s: float) -> None:
+    deadline = float("inf")
+    while not (gone := _gone(*watched)) and time.monotonic() < deadline:
         ready, _, _ = select.select([reader], [], [], interval_s)
         number = os.read(reader, 1)[0] if ready else 0
-        if number in ENDING:
-            _leave(signal.Signals(number).name, f"ended by {signal.Signals(number).name}", 128 + number, last_words)
-        gone = _gone(*watched)
-    _leave("LauncherGone", gone, GONE, last_words)
+        if number in ENDING and not _STATE.asked:
+            _STATE.asked = number
+            deadline = time.monotonic() + _STATE.grace_s
+    if gone:
+        _leave("LauncherGone", gone, GONE)
+    name = signal.Signals(_STATE.asked).name
+    late = f"; the step did not end within {_STATE.grace_s:g} s, nothing of it is saved" if _STATE.grace_s else ""
+    _leave(name, f"ended by {name}{late}", 128 + _STATE.asked)
 
 
 def _gone(launcher: int | None, parent: int) -> str:
@@ -73,10 +112,10 @@ def alive(pid: int) -> bool:
         return os.name == "posix" and not os.path.isdir("/proc/self")
 
 
-def _leave(exception: str, message: str, code: int, last_words: Callable[[str, str], None]) -> None:
+def _leave(exception: str, message: str, code: int) -> None:
     LEAVING.acquire(timeout=5)
     try:
         os.write(2, f"trainwright worker {os.getpid()}: {message}; it ends\n".encode())
-        last_words(exception, message)
+        _STATE.words(exception, message)
     finally:
         os._exit(code)

@@ -1,75 +1,145 @@
-"""This process's place among the ranks: its number, its device, and the process group."""
+"""This process's place among the ranks: its number, its device, and the process group.
+
+The order is what XPU needs and others allow: find the device, set it, load the backend's bindings, join the group.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
 import os
+import platform
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch import distributed as dist
 
 from trainwright.errors import UserError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+CHECKED = {"cpu": "run", "cuda": "source", "xpu": "stub"}  # how far this trainer was tried on each kind of device
+BINDINGS = "oneccl_bindings_for_pytorch"  # the backend `ccl` of stacks before torch 2.8; not on PyPI
+MASKS = {  # what narrows a rank's view of the devices
+    "cuda": ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    "xpu": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank this is, of how many; all alone without a launcher."""
+    """Which rank this is, of how many; all alone without a launcher. `local_size` ranks share this host."""
 
     rank: int
     local_rank: int
     world_size: int
+    local_size: int = 1
 
 
 def read_place(world_size: int) -> Place:
     """The place that torchrun's variables name; raises UserError where they are wrong or not the job's `world_size`."""
+    names = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
     try:
-        place = Place(*(int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))))
+        place = Place(*(int(os.environ.get(name, default)) for name, default in names))
     except ValueError:
-        raise UserError("RANK, LOCAL_RANK and WORLD_SIZE have to be whole numbers, as torchrun sets them") from None
+        raise UserError("RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE have to be whole numbers, as torchrun sets them") from None
     if place.world_size != world_size:
         raise UserError(f"the job is for {world_size} ranks and {place.world_size} started: torchrun --nproc-per-node {world_size}")
     return place
 
 
 def choose_device(wanted: str, place: Place) -> torch.device:
-    """The rank's device of the kind the job names; raises UserError where this machine or this torch has none."""
+    """The rank's device of the kind the job names; raises UserError where this machine or this torch has none for it."""
     if wanted == "cpu":
         return torch.device("cpu")
     module = getattr(torch, wanted, None)
     if module is None or not module.is_available():
         raise UserError(f"the job wants device {wanted}, which torch {torch.__version__} does not see here; device cpu runs anywhere")
-    # One visible device means that the launcher has narrowed the view of each rank: it is number 0 then.
-    return torch.device(wanted, place.local_rank % module.device_count())
+    seen = int(module.device_count())
+    if place.local_rank < seen:
+        return torch.device(wanted, place.local_rank)
+    if seen == 1 and any(os.environ.get(name) for name in MASKS[wanted]):
+        return torch.device(wanted, 0)  # the launcher has narrowed each rank's view to its own device
+    raise UserError(
+        f"rank {place.rank} is number {place.local_rank} on this host, where torch sees {seen} {wanted} device(s); start no more ranks"
+    )
 
 
-def connect(device: torch.device, place: Place, timeout_s: float) -> None:
-    """Join the default process group.
+def find_backend(kind: str) -> str:
+    """The backend for a kind of device, its bindings loaded; raises UserError where this torch has none."""
+    if kind == "cpu":
+        return "gloo"
+    if kind == "cuda":
+        if dist.is_nccl_available():
+            return "nccl"
+        raise UserError(f"torch {torch.__version__} is built without NCCL, which ranks on cuda talk through")
+    if dist.is_xccl_available():
+        return "xccl"
+    return _bindings()
+
+
+def _bindings() -> str:
+    """`ccl`, once the module that brings it is imported."""
+    if importlib.util.find_spec(BINDINGS) is None:
+        raise UserError(f"torch {torch.__version__} is built without xccl, and {BINDINGS} is not installed; ranks on xpu need one of them")
+    try:
+        importlib.import_module(BINDINGS)
+    except (ImportError, OSError, AttributeError) as problem:  # a library that is missing, or of another oneAPI
+        raise UserError(f"{BINDINGS} does not load: {' '.join(str(problem).split())[:200]}") from None
+    return "ccl"
+
+
+def connect(device: torch.device, place: Place, timeout_s: float) -> str:
+    """Join the default process group; its backend.
 
     The device is set first: otherwise xccl binds every rank to device 0, and the first all-gather never ends. No
     device_id: it changes how sub-groups are made and hangs on some stacks (pytorch#153960).
+    Raises UserError where there is no backend, or two ranks of this host have the same device.
     """
     if device.type != "cpu":
         getattr(torch, device.type).set_device(device)
+    backend = find_backend(device.type)
     store = None if "MASTER_ADDR" in os.environ else dist.HashStore()  # type: ignore[attr-defined] # no stub knows it
     rank, ranks = (-1, -1) if store is None else (place.rank, place.world_size)
-    dist.init_process_group(BACKENDS[device.type], timeout=timedelta(seconds=timeout_s), store=store, rank=rank, world_size=ranks)
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), store=store, rank=rank, world_size=ranks)
+    if device.type != "cpu" and place.local_size > 1:
+        _distinct(device, place, dist.distributed_c10d._get_default_store())
+    return backend
 
 
-def disconnect() -> None:
-    """Leave together, so that no rank closes its end while another still reads."""
-    dist.barrier()
-    dist.destroy_process_group()
+def _distinct(device: torch.device, place: Place, store: Any) -> None:
+    """Raises UserError where a neighbour has this rank's device: a collective on it would hang or fail far from the cause.
+
+    Ranks tell each other through the store, before the first collective.
+    """
+    mask = [os.environ.get(name, "") for name in MASKS[device.type]]
+    mine = json.dumps([platform.node(), mask, device.index])
+    store.set(f"trainwright/device/{place.rank}", mine)
+    first = place.rank - place.local_rank
+    for other in range(first, min(first + place.local_size, place.world_size)):
+        if other != place.rank and store.get(f"trainwright/device/{other}").decode() == mine:
+            names = " and ".join(MASKS[device.type])
+            raise UserError(f"ranks {place.rank} and {other} have the same device, {device}; give each rank its own, or none in {names}")
 
 
-def average(value: Tensor) -> float:
-    """The mean of a one-number tensor over all ranks."""
-    total = value.detach().to(torch.float64, copy=True)
-    dist.all_reduce(total)
-    return float(total) / dist.get_world_size()
+def disconnect(device: torch.device = torch.device("cpu")) -> None:  # noqa: B008
+    """Come to the end together, so that no rank closes its connections while another still reads.
+
+    An all-reduce on the rank's own device in place of a barrier, which guesses the device by the rank's number. The group is
+    not destroyed: gloo's threads may wait for Python's lock just then, and whoever drops the group holds it (seen in torch
+    2.13 where DDP's reducer was the last to have it). The process is to end at once.
+    """
+    dist.all_reduce(torch.zeros(1, device=device))
+    synchronize(device)
+
+
+def any_rank(flag: int, device: torch.device) -> int:
+    """The largest `flag` of any rank, on every rank."""
+    value = torch.tensor(flag, dtype=torch.int64, device=device)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return int(value)
 
 
 def synchronize(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from trainwright.diagnose.cause import Cause
@@ -42,7 +43,13 @@ def effective_job_differs(run: Run) -> Iterator[Hit]:
         yield Cause(name, said, "high", evidence, None, "the wrapper class and world size that the worker read back").hit()
 
 
-_WRAPPERS = {"ddp": "DistributedDataParallel", "single": "none", "fsdp_full_shard": "FSDPModule", "fsdp_shard_grad_op": "FSDPModule"}
+_ON_RANK = re.compile(r"in step \d+, on rank (\d{1,6});")
+_WRAPPERS = {
+    **{"single": "none", "ddp": "DistributedDataParallel", "local_sgd": "LocalSGD"},
+    **{f"{kind}_{when}": "FSDPModule" for kind in ("fsdp", "hsdp") for when in ("full_shard", "shard_grad_op")},
+    **{f"zero_{stage}": "DeepSpeedEngine" for stage in (1, 2, 3)},
+}
+_CUT = ("fsdp_", "hsdp_", "zero_3")  # strategies under which a rank holds a share of the parameters
 
 
 def _differences(run: Run, rank: Rank) -> Iterator[tuple[str, str]]:
@@ -60,11 +67,12 @@ def _differences(run: Run, rank: Rank) -> Iterator[tuple[str, str]]:
         yield "silent_strategy_downgrade", f"runs {name} ({wrapper}) where {asked} was asked for"
     elif (expected := _WRAPPERS.get(asked or name)) and wrapper and wrapper != expected:
         yield "silent_strategy_downgrade", f"the model is wrapped in {wrapper}, and {asked or name} is {expected}"
-    share = number(live.get("shard_ratio"))
-    if (asked or name).startswith("fsdp") and world and world > 1 and share is not None and share > 1.5 / world:
+    share, copies = number(live.get("shard_ratio")), whole(live.get("replicas")) or 1
+    shards = (world or 1) // copies if (asked or name).startswith("hsdp_") else world or 1
+    if (asked or name).startswith(_CUT) and shards > 1 and share is not None and share > 1.5 / shards:
         yield (
             "silent_strategy_downgrade",
-            f"a rank holds {share:.0%} of the parameters where sharding over {world} ranks leaves {1 / world:.0%}",
+            f"a rank holds {share:.0%} of the parameters where sharding over {shards} ranks leaves {1 / shards:.0%}",
         )
 
 
@@ -94,9 +102,20 @@ def nonfinite_loss(run: Run) -> Iterator[Hit]:
     row = next(row for row, _ in firsts if row.step == step)
     what = "loss" if row.loss is not None and not math.isfinite(row.loss) else "gradient norm"
     message = f"the {what} of {ranks_word(rank.number for rank in ranks)} is not finite from step {step} on"
-    culprit = ranks[0].number if len(ranks) == 1 and len(run.with_header) > 1 else None
+    culprit = ranks[0].number if len(ranks) == 1 and len(run.with_header) > 1 else _named(run)
+    message += f"; it began on rank {culprit}" if culprit is not None and len(ranks) > 1 else ""
     confirm = "the same steps with a lower learning rate, and in fp32; the batch of that step"
     yield Cause("nonfinite_loss", message, "high", tuple(row.line for row, _ in firsts if row.step == step), culprit, confirm).hit()
+
+
+def _named(run: Run) -> int | None:
+    """The one rank that the trainer itself named when it stopped: the loss in its records is that of all ranks together."""
+    for rank in run.in_order:
+        error = rank.end.get("error")
+        said = _ON_RANK.search(str(error.get("message"))[:500]) if isinstance(error, dict) and error.get("type") == "nonfinite" else None
+        if said and len(run.with_header) > 1:
+            return int(said[1])
+    return None
 
 
 def _nonfinite(row: StepRow) -> bool:

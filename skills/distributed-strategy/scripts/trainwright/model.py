@@ -1,39 +1,187 @@
-"""ModelSpec: the shape of a model, read from a Hugging Face config.json, and its parameter counts."""
+"""ModelSpec: the shape of a model, read from a config.json, a preset, a YAML or beside a safetensors index, and its counts."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 from trainwright.document import Document, DocumentError, load_mapping
-from trainwright.report import Location
+from trainwright.errors import UserError
+from trainwright.families.vision import FAMILIES, read
+from trainwright.fields import Assumed, Fields, shown
+from trainwright.likeness import unlike_llama
+from trainwright.parts import Block, Decoder, Experts, Mlp, Projector, Run, Shape, Tower, count, elements
+from trainwright.presets import preset_path, presets, with_preset
+from trainwright.tensors import Tensors, is_tensor_file, read_tensors
 
-FAMILIES = ("llama",)
-Shape = tuple[int, ...]
-LARGEST = 10**9  # no dimension of a real model comes near; a larger one is a mistake, not a model
+__all__ = ["FAMILIES", "ModelSpec", "Shape", "elements", "load_model"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A decoder-only transformer of the Llama family; all counts are of weights, not bytes."""
+    """A model: its decoder, and where it sees, the encoder and the projector before it. All counts are of weights, not bytes.
+
+    family: the config's model_type. assumed: fields that the config leaves to Transformers' defaults. notes: what else to know.
+    Properties that speak of "the" attention, MLP or block hold where all blocks agree, and raise UserError where they do not.
+    """
 
     name: str
     family: str
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_positions: int
-    tied_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
-    rms_norm_eps: float
-    rope_theta: float
-    block_class: str
+    decoder: Decoder
+    tower: Tower | None = None
+    projector: Projector | None = None
+    assumed: tuple[Assumed, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    # --- the whole model
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The decoder's blocks in order, equal neighbours as one run."""
+        return self.decoder.runs
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The decoder's blocks, one entry per layer."""
+        return tuple(run.block for run in self.runs for _ in range(run.count))
+
+    @property
+    def block_class(self) -> str:
+        return self.decoder.block_class
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Of the decoder, and of the encoder where there is one."""
+        return (self.block_class, self.tower.block_class) if self.tower else (self.block_class,)
+
+    @property
+    def num_layers(self) -> int:
+        return sum(run.count for run in self.runs)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.decoder.embedding.width
+
+    @property
+    def vocab_size(self) -> int:
+        return self.decoder.embedding.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.decoder.max_positions
+
+    @property
+    def tied_embeddings(self) -> bool:
+        return self.decoder.head.tied
+
+    @property
+    def root_shapes(self) -> tuple[Shape, ...]:
+        """The tensors outside all blocks: encoder's and projector's first, then embedding, final norm, and the head's own."""
+        tower = self.tower.root_shapes if self.tower else ()
+        between = self.projector.shapes if self.projector else ()
+        return (*tower, *between, *self.decoder.root_shapes)
+
+    # --- counts
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The token table."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def lookup_parameters(self) -> int:
+        """Tables that are looked up, never multiplied: tokens and learned positions."""
+        return count(self.decoder.embedding.tables)
+
+    @property
+    def head_parameters(self) -> int:
+        """Weights of the output head that are its own (when tied to the embedding: 0, or its bias)."""
+        return count(self.decoder.head.shapes(self.decoder.embedding))
+
+    @property
+    def tower_parameters(self) -> int:
+        return self.tower.parameters if self.tower else 0
+
+    @property
+    def projector_parameters(self) -> int:
+        return self.projector.parameters if self.projector else 0
+
+    @property
+    def decoder_parameters(self) -> int:
+        return count(self.decoder.root_shapes) + self._sum(lambda block: block.parameters)
+
+    @property
+    def total_parameters(self) -> int:
+        """Every weight, encoder and projector included; a tied head counts once."""
+        return self.decoder_parameters + self.tower_parameters + self.projector_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token meets: all but the experts that it does not pass."""
+        return self.total_parameters - self._sum(lambda block: block.idle_parameters)
+
+    @property
+    def block_matmul_parameters(self) -> int:
+        """Weights of the decoder's blocks that multiply one token."""
+        return self._sum(lambda block: block.matmul_parameters)
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Weights of the decoder that multiply one token: the blocks' and the head's, tied or not; no table, norm or bias."""
+        return self.block_matmul_parameters + self.vocab_size * self.hidden_size
+
+    def _sum(self, of: Callable[[Block], int]) -> int:
+        return sum(run.count * of(run.block) for run in self.runs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, for reports and goldens."""
+        layers = [{"count": r.count, "parameters": r.block.parameters, "active": r.block.active_parameters} for r in self.runs]
+        parameters = {
+            "total": self.total_parameters,
+            "active": self.active_parameters,
+            "embedding": self.embedding_parameters,
+            "head": self.head_parameters,
+            "tower": self.tower_parameters,
+            "projector": self.projector_parameters,
+            "layers": layers,
+        }
+        return {"name": self.name, "family": self.family, "layers": self.num_layers, "parameters": parameters}
+
+    # --- what all blocks share
+
+    def _common(self, name: str, of: Callable[[Block], T]) -> T:
+        found = {of(run.block) for run in self.runs}
+        if len(found) > 1:
+            raise UserError(f"{self.name}: the layers differ in {name}; each block has its own")
+        return found.pop()
+
+    @property
+    def layer_shapes(self) -> tuple[Shape, ...]:
+        """The tensors of one block, for Llama in the order norm, q, k, v, o, norm, gate, up, down; biases after weights."""
+        return self._common("their tensors", lambda block: block.shapes)
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights of one block."""
+        return count(self.layer_shapes)
+
+    @property
+    def num_heads(self) -> int:
+        return self._common("heads", lambda block: block.attention.num_heads)
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self._common("key/value heads", lambda block: block.attention.num_kv_heads)
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one query and key."""
+        return self._common("the width of a head", lambda block: block.attention.head_dim)
 
     @property
     def query_size(self) -> int:
@@ -41,160 +189,181 @@ class ModelSpec:
 
     @property
     def kv_size(self) -> int:
+        """Width of all keys."""
         return self.num_kv_heads * self.head_dim
 
     @property
-    def embedding_parameters(self) -> int:
-        return self.vocab_size * self.hidden_size
+    def intermediate_size(self) -> int:
+        """Width of the MLP; experts have none of this name."""
+        return self._mlp().size
 
     @property
-    def head_parameters(self) -> int:
-        """Weights of the output head that are its own (0 when tied to the embedding)."""
-        return 0 if self.tied_embeddings else self.embedding_parameters
+    def mlp_bias(self) -> bool:
+        return self._mlp().bias
 
     @property
-    def layer_shapes(self) -> tuple[Shape, ...]:
-        """The tensors of one block in the order of Llama's modules: norm, q, k, v, o, norm, gate, up, down; biases after weights."""
-        h, q, kv, f = self.hidden_size, self.query_size, self.kv_size, self.intermediate_size
-        attention = _linears(((q, h), (kv, h), (kv, h), (h, q)), self.attention_bias)
-        return ((h,), *attention, (h,), *_linears(((f, h), (f, h), (h, f)), self.mlp_bias))
+    def attention_bias(self) -> bool:
+        """Whether q, k, v and o have a bias."""
+        found = self._common("bias", lambda block: (block.attention.qkv_bias, block.attention.out_bias))
+        if found[0] != found[1]:
+            raise UserError(f"{self.name}: q, k and v {'have' if found[0] else 'have no'} bias, and the output projection differs")
+        return found[0]
 
     @property
-    def root_shapes(self) -> tuple[Shape, ...]:
-        """The tensors outside the blocks: embedding, final norm, and the head where it is not tied."""
-        table = (self.vocab_size, self.hidden_size)
-        return (table, (self.hidden_size,)) if self.tied_embeddings else (table, (self.hidden_size,), table)
+    def rms_norm_eps(self) -> float:
+        return self._common("norm", lambda block: block.norm.eps)
 
     @property
-    def layer_parameters(self) -> int:
-        """Weights of one block: q, k, v, o, gate, up, down, their biases, and two RMSNorms."""
-        return sum(map(elements, self.layer_shapes))
+    def rope_theta(self) -> float:
+        rotary = self._common("rotary positions", lambda block: block.attention.rotary)
+        if rotary is None:
+            raise UserError(f"{self.name}: has no rotary positions")
+        return rotary.theta
+
+    def _mlp(self) -> Mlp:
+        found = self._common("MLP", lambda block: block.mlp)
+        if isinstance(found, Experts):
+            raise UserError(f"{self.name}: has {found.num} experts in place of an MLP")
+        return found
 
     @property
-    def total_parameters(self) -> int:
-        return self.num_layers * self.layer_parameters + sum(map(elements, self.root_shapes))
+    def unlike_llama(self) -> tuple[str, ...]:
+        """What sets the blocks and the root apart from Llama's, as short phrases; () where code written for Llama's shapes holds.
+
+        Numbers that leave the shapes as they are (rotary base and scaling, epsilons) do not count.
+        """
+        return unlike_llama(self.decoder, self.tower is not None, self.projector is not None)
+
+    # --- other sizes
+
+    def with_projector(self, found: Projector) -> ModelSpec:
+        """The same model behind a projector; raises UserError where the widths do not meet."""
+        if found.output_size != self.hidden_size:
+            raise UserError(f"{self.name}: the projector's output {found.output_size} is not the hidden_size {self.hidden_size}")
+        return replace(self, projector=found)
+
+    def resized(self, **sizes: Any) -> ModelSpec:
+        """A model of the same family with other sizes, by the names of the properties (num_layers, hidden_size, ..., mlp_bias).
+
+        For a decoder whose blocks are equal and have a plain MLP; raises UserError for others, TypeError for a name that is none.
+        """
+        if len(self.runs) > 1 or self.tower or self.projector:
+            raise UserError(f"{self.name}: only a decoder of equal blocks can be resized")
+        run, given = self.runs[0], _Given(sizes)
+        width = given("hidden_size", self.hidden_size)
+        block = _resized_block(replace(run.block, width=width), self._mlp(), given)
+        embedding = replace(self.decoder.embedding, width=width, vocab_size=given("vocab_size", self.vocab_size))
+        decoder = replace(
+            self.decoder,
+            runs=(Run(given("num_layers", run.count), block),),
+            embedding=embedding,
+            head=replace(self.decoder.head, tied=given("tied_embeddings", self.tied_embeddings)),
+            max_positions=given("max_positions", self.max_positions),
+        )
+        resized = replace(self, name=given("name", self.name), decoder=decoder)
+        given.finish()
+        return resized
 
 
-def elements(shape: Shape) -> int:
-    """How many numbers a tensor of this shape holds."""
-    return math.prod(shape)
+class _Given:
+    """The sizes given to `resized`, each taken once by its name."""
+
+    def __init__(self, sizes: dict[str, Any]) -> None:
+        self.left = dict(sizes)
+
+    def __call__(self, name: str, current: T) -> T:
+        value: T = self.left.pop(name, current)
+        return value
+
+    def finish(self) -> None:
+        if self.left:
+            raise TypeError(f"no size of a model: {', '.join(self.left)}")
 
 
-def _linears(weights: tuple[Shape, ...], bias: bool) -> tuple[Shape, ...]:
-    return tuple(shape for weight in weights for shape in ((weight, (weight[0],)) if bias else (weight,)))
+def _resized_block(block: Block, mlp: Mlp, given: _Given) -> Block:
+    old = block.attention
+    bias = given("attention_bias", None)
+    dim = given("head_dim", old.head_dim)
+    attention = replace(
+        old,
+        num_heads=given("num_heads", old.num_heads),
+        num_kv_heads=given("num_kv_heads", old.num_kv_heads),
+        head_dim=dim,
+        value_dim=dim if old.value_dim == old.head_dim else old.value_dim,
+        qkv_bias=old.qkv_bias if bias is None else bias,
+        out_bias=old.out_bias if bias is None else bias,
+    )
+    inner = replace(mlp, size=given("intermediate_size", mlp.size), bias=given("mlp_bias", mlp.bias))
+    return replace(block, attention=attention, mlp=inner)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def load_model(path: str) -> ModelSpec:
-    """The ModelSpec of a Hugging Face config.json.
+    """The ModelSpec of a config.json (or a folder with one), a preset's name, a YAML of the same fields, or a safetensors file.
 
-    Raises DocumentError naming every field that is missing, impossible, or contradicts another.
+    A YAML may start from a preset (`preset: 7b`) and add a `projector`; safetensors need the config.json beside them, and are
+    compared with it. Raises DocumentError naming every field that is missing, impossible, or contradicts another.
     """
-    document = load_mapping(path, "json" if path == "-" else None)
+    place = preset_path(path)
+    if is_tensor_file(place):
+        return _beside_tensors(place)
+    if Path(place).is_dir() and (Path(place) / "config.json").exists():
+        place = str(Path(place) / "config.json")
+    return _of_document(with_preset(_load(place)))
+
+
+def _load(path: str) -> Document:
+    try:
+        return load_mapping(path, "json" if path == "-" else None)
+    except DocumentError as problem:
+        if re.fullmatch(r"[\w-]+", path) and not Path(path).exists():
+            raise DocumentError(f"{problem.reason}; presets are {', '.join(presets())}", problem.where) from None
+        raise
+
+
+def _of_document(document: Document) -> ModelSpec:
     family = document.get("model_type")
-    if family not in FAMILIES:
-        said = f"model_type {family!r}" if document.has("model_type") else "no model_type"
+    if family not in (*FAMILIES, "plain"):
+        said = f"model_type {shown(family)}" if document.has("model_type") else "no model_type"
         raise DocumentError(f"{said}; the families read today are {', '.join(FAMILIES)}", document.at("model_type"))
-    return _llama(document)
+    f = Fields(document, family)
+    decoder, tower, between = read(f)
+    if document.dialect != "json" or document.has("preset"):
+        f.judge_names(("model_type", "name", "preset", "projector", "architectures", "transformers_version"))
+    f.finish()
+    return ModelSpec(_name(document, family), family, decoder, tower, between, tuple(f.assumed), tuple(f.notes))
 
 
-class _Fields:
-    """Reads fields of one config and remembers each that is wrong."""
-
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.problems: list[tuple[str, Location]] = []
-
-    def wrong(self, name: str, message: str) -> None:
-        self.problems.append((message, self.document.at(name)))
-
-    def size(self, name: str, default: int | None = None) -> int:
-        """A positive whole number; where it is missing or wrong the problem is noted and 1 stands in."""
-        value = self.document.get(name)
-        if value is None and default is not None:
-            return default
-        if value is None:
-            self.wrong(name, f"{name} is missing")
-        elif type(value) is not int or not 0 < value <= LARGEST:
-            self.wrong(name, f"{name} is {_shown(value)}, not a whole number from 1 to {LARGEST:,}")
-        else:
-            return value
-        return 1
-
-    def flag(self, name: str) -> bool:
-        """True or false; null and a missing field are false, as Transformers has it."""
-        value = self.document.get(name)
-        if value is not None and type(value) is not bool:
-            self.wrong(name, f"{name} is {_shown(value)}, not true or false")
-        return value is True
-
-    def number(self, *path: str, default: float) -> float:
-        value = self.document.get(*path)
-        if value is None:
-            return default
-        if type(value) not in (int, float) or not 0 < value <= LARGEST:
-            self.wrong(path[0], f"{'.'.join(path)} is {_shown(value)}, not a positive number up to {LARGEST:,}")
-            return default
-        return float(value)
-
-    def finish(self) -> None:
-        if self.problems:
-            messages = "; ".join(message for message, _ in self.problems)
-            raise DocumentError(f"this model cannot be built: {messages}", self.problems[0][1])
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _name(document: Document) -> str:
+def _name(document: Document, family: str) -> str:
     names = (document.get(key) for key in ("_name_or_path", "name"))
-    return next((name[:80] for name in names if isinstance(name, str) and name), "llama")
+    return next((" ".join(name.split())[:80] for name in names if isinstance(name, str) and name.strip()), family)
 
 
-def _llama(document: Document) -> ModelSpec:
-    fields = _Fields(document)
-    hidden = fields.size("hidden_size")
-    heads = fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", default=heads)
-    head_dim = fields.size("head_dim", default=max(hidden // heads, 1))
-    theta = fields.number("rope_theta", default=10000.0)
-    if document.get("hidden_act", default="silu") != "silu":
-        fields.wrong("hidden_act", f"hidden_act is {_shown(document.get('hidden_act'))}, and Llama's gated MLP is built with silu only")
-    spec = ModelSpec(
-        name=_name(document),
-        family="llama",
-        num_layers=fields.size("num_hidden_layers"),
-        hidden_size=hidden,
-        intermediate_size=fields.size("intermediate_size"),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab_size=fields.size("vocab_size"),
-        max_positions=fields.size("max_position_embeddings", default=2048),
-        tied_embeddings=fields.flag("tie_word_embeddings"),
-        attention_bias=fields.flag("attention_bias"),
-        mlp_bias=fields.flag("mlp_bias"),
-        rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
-        rope_theta=fields.number("rope_parameters", "rope_theta", default=theta),  # transformers 5 writes it here
-        block_class="LlamaDecoderLayer",
-    )
-    _consistent(fields, spec)
-    fields.finish()
-    return spec
+def _beside_tensors(path: str) -> ModelSpec:
+    """The model of the config.json beside a safetensors file or index, with what the tensors say of it."""
+    tensors, config = read_tensors(path), Path(path).parent / "config.json"
+    if not config.exists():
+        raise UserError(f"{path}: {tensors.told}; heads and layers are in config.json, which is not beside it")
+    spec = load_model(str(config))
+    return replace(spec, notes=(*spec.notes, *_compared(spec, tensors)))
 
 
-def _consistent(fields: _Fields, spec: ModelSpec) -> None:
-    if fields.problems:
-        return
-    if fields.document.get("head_dim") is None and spec.hidden_size % spec.num_heads:
-        fields.wrong(
-            "hidden_size",
-            f"hidden_size {spec.hidden_size} is not a multiple of num_attention_heads {spec.num_heads}, and there is no head_dim",
-        )
-    if spec.num_heads % spec.num_kv_heads:
-        fields.wrong(
-            "num_key_value_heads", f"num_attention_heads {spec.num_heads} is not a multiple of num_key_value_heads {spec.num_kv_heads}"
-        )
-    if spec.head_dim % 2:
-        fields.wrong("head_dim", f"head_dim {spec.head_dim} is odd, and rotary positions turn pairs")
+def _compared(spec: ModelSpec, tensors: Tensors) -> list[str]:
+    """What the tensors hold, against the config's count."""
+    if tensors.parameters is None:
+        return [f"{tensors.told}{_share(tensors.bytes, spec.total_parameters)}"]
+    if tensors.parameters == spec.total_parameters:
+        return [f"{tensors.told}, as many as the config's"]
+    more = tensors.parameters - spec.total_parameters
+    return [f"{tensors.told}, {abs(more):,} {'more' if more > 0 else 'fewer'} than the config's {spec.total_parameters:,}"]
+
+
+def _share(size: int | None, parameters: int) -> str:
+    """What the bytes of an index make a parameter: weights are kept in half a byte to eight."""
+    if size is None:
+        return ""
+    share = size / parameters
+    odd = "" if 0.4 < share < 8.5 else ": they belong to another model"
+    return f", {share:.3g} bytes for each of the config's {parameters:,} parameters{odd}"

@@ -18,7 +18,9 @@ LONGEST_DEFAULT = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="CONFIG", help="the model's Hugging Face config.json (Llama family)")
+    parser.add_argument(
+        "--model", required=True, metavar="CONFIG", help="a Hugging Face config.json, a preset (1b, 7b, 70b, ...) or a YAML"
+    )
     parser.add_argument("--devices", required=True, type=_count, metavar="N", help="ranks of the job, on all machines together")
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--memory", "--device-memory", type=_bytes, metavar="SIZE", help="what a rank's tensors may take, such as 36GiB")
@@ -73,6 +75,11 @@ class Inputs:
 def read(options: argparse.Namespace, report: Report) -> Inputs:
     """The inputs that the options name, with what is inferred noted in `report`; raises UserError."""
     model = load_model(options.model)
+    if model.assumed:
+        fields = ", ".join(f"{one.field} {one.value}" for one in model.assumed)
+        report.infer("fields the model leaves out", fields, "defaults of Transformers")
+    for note in model.notes:
+        report.infer("the model", model.name, note)
     found = accelerator(options.accelerator) if options.accelerator is not None else None
     seq_len = options.seq_len
     if seq_len is None:

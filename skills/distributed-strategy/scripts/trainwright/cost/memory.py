@@ -16,6 +16,7 @@ from trainwright.errors import UserError
 from trainwright.hardware import PROCESS_RESERVE_BYTES
 from trainwright.model import ModelSpec
 from trainwright.strategy import Strategy
+from trainwright.units import format_count
 
 LARGEST_COUNT = 10**7  # ranks, sequences, tokens: a larger number is a slip of the keyboard
 NOT_COUNTED = (
@@ -34,7 +35,10 @@ NOT_COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every rank trains on in one step; `device` is the kind of device that the ranks compute and talk on."""
+    """What every rank trains on in one step; `device` is the kind of device that the ranks compute and talk on.
+
+    `accumulation` rounds are summed before the update; with `whole_gradients` FSDP keeps their sum whole until the last.
+    """
 
     micro_batch: int
     seq_len: int
@@ -42,6 +46,7 @@ class Workload:
     optimizer: str = "adamw"
     accumulation: int = 1
     device: str = "cpu"
+    whole_gradients: bool = False
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "seq_len", "world_size", "accumulation"):
@@ -123,10 +128,21 @@ class Ledger:
 def ledger(model: ModelSpec, strategy: Strategy, workload: Workload) -> Ledger:
     """The Ledger of `model` under `strategy`.
 
-    Raises UserError for what the ledger does not know: CPU offload, fp16, more ranks than one under "single".
+    Raises UserError for what the ledger does not know: ZeRO, whole gradients under FSDP, CPU offload, fp16, more ranks than one
+    under "single", blocks unlike Llama's.
     """
+    if unlike := model.unlike_llama:
+        idle = model.active_parameters != model.total_parameters
+        sizes = f"{format_count(model.total_parameters)} parameters" + (f", {format_count(model.active_parameters)} active" if idle else "")
+        raise UserError(f"the ledger knows blocks like Llama's, and {model.name} has {', '.join(unlike)} ({sizes})")
     if strategy.cpu_offload:
         raise UserError("the ledger does not know CPU offload yet; it would be wrong about both memories")
+    if strategy.kind == "zero":
+        raise UserError(f"the ledger does not know DeepSpeed's buffers yet, so it says nothing of {strategy.name}; FSDP it knows")
+    if strategy.kind == "fsdp" and workload.whole_gradients and workload.accumulation > 1:
+        raise UserError("the ledger does not know whole gradients under FSDP; without whole_gradients they stay in shards")
+    if workload.world_size % strategy.replicas:
+        raise UserError(f"{workload.world_size} ranks cannot be divided by {strategy.replicas} replicas")
     if strategy.precision not in ("fp32", "bf16"):
         raise UserError(f"the ledger knows fp32 and bf16, not {strategy.precision}")
     if strategy.kind == "single" and workload.world_size != 1:

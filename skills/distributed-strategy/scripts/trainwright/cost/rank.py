@@ -28,8 +28,8 @@ class Rank:
 
     @property
     def ranks(self) -> int:
-        """How many ranks share a tensor."""
-        return self.world_size if self.sharded else 1
+        """How many ranks share a tensor: with replicas, those of one of them."""
+        return self.world_size // self.strategy.replicas if self.sharded else 1
 
     @property
     def layers(self) -> int:
@@ -39,6 +39,15 @@ class Rank:
     def reshard(self) -> bool:
         """Whether a gathered unit is freed between its forward and its backward."""
         return self.sharded and self.strategy.reshard_after_forward
+
+    def recomputes(self, block: int) -> bool:
+        """Whether a block (from 0) runs its forward again in the backward: every n-th does."""
+        strategy = self.strategy
+        return strategy.activation_checkpointing and (block + 1) % strategy.checkpoint_every == 0
+
+    def recomputed(self, blocks: int) -> int:
+        """How many of the first `blocks` blocks do."""
+        return sum(map(self.recomputes, range(blocks)))
 
     @property
     def blocks_are_units(self) -> bool:
@@ -96,7 +105,12 @@ class Rank:
     def resident(self) -> tuple[Item, ...]:
         """What is alive at every moment of a step."""
         parameters, gradients, optimizer = self.states()
-        return (parameters, *((gradients,) if self.gradients_stay else ()), optimizer, self.saved.batch())
+        return (
+            parameters,
+            *((gradients,) if self.gradients_stay else ()),
+            optimizer,
+            self.saved.batch(self.accumulation if self.gloo else 1),
+        )
 
 
 def shard(shapes: Iterable[Shape], ranks: int) -> int:

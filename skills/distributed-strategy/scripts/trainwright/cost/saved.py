@@ -116,10 +116,11 @@ class Activations:
         """What a checkpointed block keeps: its output, which is the next block's input."""
         return (_item("block output", self._wide(self.residual), f"T h x {self.residual} B"),)
 
-    def before_blocks(self, checkpoint: bool) -> tuple[Item, ...]:
-        """The embedding's output and the rotary tables, where the blocks keep no copies of them instead."""
-        width = 0 if self.numerics == "cast" and not checkpoint else self._wide(self.residual)
-        tables = () if self.numerics == "autocast" and not checkpoint else (self._rotary_tables(),)
+    def before_blocks(self, first: bool, some: bool) -> tuple[Item, ...]:
+        """The embedding's output and the rotary tables, where the blocks keep no copies of them instead; whether the first block
+        is checkpointed, and whether some are."""
+        width = 0 if self.numerics == "cast" and not first else self._wide(self.residual)
+        tables = () if self.numerics == "autocast" and not some else (self._rotary_tables(),)
         return (_item("embedding output", width, f"T h x {self.residual} B"), *tables)
 
     def _rotary_tables(self) -> Item:
@@ -133,22 +134,24 @@ class Activations:
         copy = self.model.embedding_parameters * 2 if self.numerics == "autocast" else 0
         return (_item("bf16 copy of the head", copy, "V h x 2 B"),)
 
-    def batch(self) -> Item:
-        return _item("token ids and labels", 2 * self.tokens * INT64, "2 T x 8 B", "batch")
+    def batch(self, rounds: int) -> Item:
+        """Where the batches of all `rounds` lie in the rank's own memory they are there from the start of the step."""
+        said = f"{rounds} x 2 T x 8 B" if rounds > 1 else "2 T x 8 B"
+        return _item("token ids and labels", rounds * 2 * self.tokens * INT64, said, "batch")
 
-    def loss_forward(self, checkpoint: bool) -> tuple[Item, ...]:
+    def loss_forward(self, checkpointed: int) -> tuple[Item, ...]:
         """Logits as the head writes them, their fp32 copy where that is another type, the log-softmax; under autocast also
         what the forward still names: the head's input, and every cast weight that no block has kept."""
         each = self.element + FP32 + (FP32 if self.element != FP32 else 0)
         logits = _item("logits and log-softmax", self.tokens * self.model.vocab_size * each, f"T V x {each} B", "loss")
         if self.numerics != "autocast":
             return (logits,)
-        cached = self.model.num_layers * self._matrix_weights() * 2 if checkpoint else 0
+        cached = checkpointed * self._matrix_weights() * 2
         return (
             logits,
             _item("final norm's output before its cast", self._wide(FP32), "T h x 4 B", "workspace"),
-            *(() if checkpoint else (self._rotary_tables(),)),
-            _item("autocast's cache of bf16 weights", cached, "L x block weights without norms x 2 B", "workspace"),
+            *(() if checkpointed else (self._rotary_tables(),)),
+            _item("autocast's cache of bf16 weights", cached, f"{checkpointed} x block weights without norms x 2 B", "workspace"),
         )
 
     def _matrix_weights(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from trainwright.document import Document
+from trainwright.emit import mesh
 from trainwright.emit.accelerate_file import AccelerateFile, Setting, accelerate_file, is_count, shown, table
+from trainwright.emit.reading import KeyUse, Reading
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 from trainwright.strategy import Kind, Precision, Strategy
@@ -17,25 +18,6 @@ _KINDS: dict[str, Kind] = {"NO": "single", "MULTI_CPU": "ddp", "MULTI_GPU": "ddp
 _DDP_TYPES = {"cpu": "MULTI_CPU", "cuda": "MULTI_GPU", "xpu": "MULTI_XPU"}
 _LAUNCHER = "launcher's own: the job's launcher decides"
 _NOT_YET = "not supported by the reference trainer yet"
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUse:
-    """One key of a file and what becomes of it: what it does, or why it does nothing."""
-
-    key: str
-    value: Any
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the reference trainer makes of an Accelerate file; each key is in exactly one of `applied` and `not_applied`."""
-
-    strategy: Strategy
-    num_processes: int | None
-    applied: tuple[KeyUse, ...]
-    not_applied: tuple[KeyUse, ...]
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -60,12 +42,21 @@ def write(strategy: Strategy, world_size: int, device: str) -> str:
         f"mixed_precision: {precision}",
         *_device_lines(strategy, device),
         *(_fsdp_lines(strategy) if strategy.kind == "fsdp" else []),
+        *mesh.lines(strategy.replicas, world_size),
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _expressible(strategy: Strategy, world_size: int) -> None:
     problems = [f"the class name {name!r}" for name in strategy.wrap_classes if not name.isidentifier()]
+    if strategy.kind not in ("single", "ddp", "fsdp"):
+        problems.append(
+            {"zero": "DeepSpeed's ZeRO (its own JSON does)", "local_sgd": "Local SGD (the job's local_sgd_steps does)"}[strategy.kind]
+        )
+    if strategy.activation_checkpointing and strategy.checkpoint_every != 1:
+        problems.append(f"checkpointing of every {strategy.checkpoint_every}th block (the job's activation_checkpoint_every does)")
+    if strategy.replicas != 1 and (world_size % strategy.replicas or world_size <= strategy.replicas):
+        problems.append(f"{strategy.replicas} replicas in shards on {world_size} ranks")
     if world_size < 1 or (strategy.kind == "single" and world_size != 1):
         problems.append(f"{strategy.kind} on {world_size} ranks")
     if strategy.kind != "fsdp":
@@ -73,6 +64,7 @@ def _expressible(strategy: Strategy, world_size: int) -> None:
             "activation checkpointing": strategy.activation_checkpointing,
             "CPU offload": strategy.cpu_offload,
             "wrap classes": bool(strategy.wrap_classes),
+            "replicas": strategy.replicas != 1,
             "reshard_after_forward false": not strategy.reshard_after_forward,
         }
         problems += [f"{name} without FSDP" for name, asked in fsdp_only.items() if asked]
@@ -152,6 +144,8 @@ def _refuse(file: AccelerateFile) -> None:
     for setting in file.settings:
         if reason := _unsupported(file, setting):
             raise _error(file, setting, reason)
+    for setting, reason in mesh.problems(file, _num_processes(file)):
+        raise _error(file, setting, reason)
 
 
 def _quoted(word: Any) -> str:
@@ -168,8 +162,6 @@ def _unsupported(file: AccelerateFile, setting: Setting) -> str:
         return f"{shown(value)} {_NOT_YET}: {', '.join(_KINDS)} are"
     if setting.flag == "mixed_precision" and file.precision not in _PRECISIONS:
         return f"{shown(value)} {_NOT_YET}: {', '.join(_PRECISIONS)} are"
-    if setting.path[0] == "parallelism_config" and value not in (None, {}):
-        return f"{shown(value)} {_NOT_YET}: sharding is over all ranks; delete the block"
     return _unsupported_fsdp(file, setting) if file.uses_fsdp else ""
 
 
@@ -182,8 +174,9 @@ def _unsupported_fsdp(file: AccelerateFile, setting: Setting) -> str:
         return "with NO_WRAP there is no layer to checkpoint: Accelerate checkpoints what it wraps; set fsdp_auto_wrap_policy"
     if setting.flag == "fsdp_auto_wrap_policy" and file.value(setting.flag) == "SIZE_BASED_WRAP":
         return f"{shown(value)} {_NOT_YET}: TRANSFORMER_BASED_WRAP and NO_WRAP are"
-    if setting.flag == "fsdp_sharding_strategy" and file.version == 1 and "HYBRID" in file.value(setting.flag):
-        return f"{shown(value)} {_NOT_YET}: FULL_SHARD, SHARD_GRAD_OP and NO_SHARD are"
+    hybrid = setting.flag == "fsdp_sharding_strategy" and file.version == 1 and "HYBRID" in file.value(setting.flag)
+    if hybrid and file.value("fsdp_auto_wrap_policy") == "NO_WRAP":
+        return f"{shown(value)} is refused by FSDP1 without an fsdp_auto_wrap_policy; write TRANSFORMER_BASED_WRAP"
     return ""
 
 
@@ -200,15 +193,15 @@ def _strategy(file: AccelerateFile, model: ModelSpec | None) -> Strategy:
     offload = file.value("fsdp_offload_params")
     if file.version == 1 and sharding == "NO_SHARD":
         return Strategy("ddp", precision=precision)
-    reshard = sharding == "FULL_SHARD" if file.version == 1 else file.value("fsdp_reshard_after_forward")
-    return Strategy("fsdp", reshard, _wrap_classes(file, model), precision, checkpointing, offload)
+    reshard = sharding in ("FULL_SHARD", "HYBRID_SHARD") if file.version == 1 else file.value("fsdp_reshard_after_forward")
+    return Strategy("fsdp", reshard, _wrap_classes(file, model), precision, checkpointing, offload, mesh.replicas(file))
 
 
 def _wrap_classes(file: AccelerateFile, model: ModelSpec | None) -> tuple[str, ...]:
     if file.value("fsdp_auto_wrap_policy") != "TRANSFORMER_BASED_WRAP":
         return ()
     setting = Setting(file.place("fsdp_transformer_layer_cls_to_wrap"), "", None)
-    classes = (model.block_class,) if file.wrap_classes is None and model else file.wrap_classes
+    classes = model.block_classes if file.wrap_classes is None and model else file.wrap_classes
     if classes is None:
         raise _error(file, setting, "is missing, and only the model knows its layer class; name it")
     wrong = [name for name in classes if not name.isidentifier()]
@@ -228,7 +221,7 @@ def _num_processes(file: AccelerateFile) -> int | None:
 # --- what becomes of each key ---------------------------------------------------------------------------------------
 
 _V1_ONLY = "FSDP1 only: Accelerate does not read it under fsdp_version 2"
-_NO_CHECKPOINT = "the reference trainer saves no checkpoint"
+_NO_CHECKPOINT = "the reference trainer saves its checkpoints in shards, always"
 _NO_LOADING = "the reference trainer makes its weights in place and loads none"
 _FSDP2_DOES = "the reference trainer uses FSDP2, which does this by itself"
 _FSDP_REASONS = {
@@ -260,6 +253,8 @@ def _use(file: AccelerateFile, setting: Setting, strategy: Strategy) -> tuple[bo
     block = setting.path[0]
     if block == "fsdp_config":
         return _use_fsdp(file, setting, strategy)
+    if block == mesh.BLOCK and len(setting.path) > 1:
+        return mesh.use(file, setting)
     if block in table()["blocks"] and setting.value not in (None, {}):
         return False, _block_reason(file, setting)
     return _use_top(file, setting, strategy)
@@ -274,8 +269,10 @@ def _use_top(file: AccelerateFile, setting: Setting, strategy: Strategy) -> tupl
         return named, f"compute in {strategy.precision}" if named else "false: nothing is asked"
     if setting.key == "use_cpu":
         return False, "the job's device decides"
+    if setting.key == "num_machines" and strategy.replicas > 1 and not mesh.asked(file):
+        return True, f"{strategy.replicas} copies of the model, one a machine"
     if setting.key == "dynamo_backend":
-        return False, _NOT_YET
+        return False, "the job's compile decides"
     if setting.value is None or setting.value == {}:
         return False, "empty: nothing is asked"
     return False, _LAUNCHER
@@ -289,7 +286,9 @@ def _block_reason(file: AccelerateFile, setting: Setting) -> str:
         return _LAUNCHER
     if block == "fp8_config":
         return f"mixed_precision is {file.precision}, not fp8"
-    return _NOT_YET if block == "dynamo_config" else f"distributed_type is {file.kind}: Accelerate does not read this block"
+    return (
+        "the job's compile decides" if block == "dynamo_config" else f"distributed_type is {file.kind}: Accelerate does not read this block"
+    )
 
 
 def _use_fsdp(file: AccelerateFile, setting: Setting, strategy: Strategy) -> tuple[bool, str]:
@@ -320,7 +319,10 @@ def _use_reshard(file: AccelerateFile, strategy: Strategy) -> tuple[bool, str]:
 
 
 def _use_sharding(file: AccelerateFile, strategy: Strategy) -> tuple[bool, str]:
-    return True, "DistributedDataParallel" if strategy.kind == "ddp" else f"reshard_after_forward={strategy.reshard_after_forward}"
+    if strategy.kind == "ddp":
+        return True, "DistributedDataParallel"
+    copies = f", one copy in shards on each of {strategy.replicas} machines" if strategy.replicas > 1 else ""
+    return True, f"reshard_after_forward={strategy.reshard_after_forward}{copies}"
 
 
 def _use_policy(file: AccelerateFile, strategy: Strategy) -> tuple[bool, str]:

@@ -214,7 +214,7 @@ def _named_classes(config: AccelerateConfig) -> Iterator[Hit]:
     where = config.document.at(*setting.path)
     if why := _malformed(setting.value):
         yield Hit(f"{setting.key} {shown(setting.value)} {why}", where, setting.key, _class_fix(setting.key, setting.value))
-    elif model:
+    elif model and model.family in MODULE_CLASSES:
         for name in (n for n in names if n not in MODULE_CLASSES[model.family]):
             message = f"{setting.key}: {name} is the class of no module of {model.name}, a {model.family} model"
             yield Hit(message, where, setting.key, Fix({setting.key: model.block_class}))

@@ -1,0 +1,42 @@
+"""Source without its comments and docstrings: a skill that would be too large carries its library so; names and code stay."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def bare(source: str, origin: str) -> str:
+    """`source` with one line on top that names `origin`, where the text with its comments is.
+
+    The code is the same, line breaks within it included. Raises SyntaxError for what is no Python.
+    """
+    documented = {line for node in ast.walk(ast.parse(source)) for line in _docstring(node)}
+    comments = {
+        token.start[0]: token.start[1] for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
+    }
+    kept = []
+    for number, line in enumerate(source.splitlines(keepends=True), 1):
+        if number in documented:
+            continue
+        if number in comments:
+            line = line[: comments[number]].rstrip() + "\n"
+            if not line.strip():
+                continue
+        kept.append(line)
+    text = re.sub(r"\n{4,}", "\n\n\n", "".join(kept)).lstrip("\n")
+    return f"# {origin} without its comments\n{text}" if text else text
+
+
+def _docstring(node: ast.AST) -> range:
+    """The lines of a node's docstring, none where it is all that the body holds."""
+    if not isinstance(node, _DOCUMENTED) or not node.body or (len(node.body) == 1 and not isinstance(node, ast.Module)):
+        return range(0)
+    first = node.body[0]
+    if not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)):
+        return range(0)
+    return range(first.lineno, (first.end_lineno or first.lineno) + 1)

@@ -1,0 +1,47 @@
+"""Exit codes, and the exceptions that stand for a user's mistake: one clear line, never a traceback."""
+
+from __future__ import annotations
+
+import enum
+import sys
+
+from trainwright.interpreters import same_command
+
+
+class Exit(enum.IntEnum):
+    """What a command's exit code means; the lower-case name is `status` in a JSON report."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    MISSING = 3
+    FAILED = 4
+    FAULT = 70
+    INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """A mistake that the user can mend: the message says what, where and what to do."""
+
+    exit = Exit.USAGE
+    rule = "USAGE"
+
+
+class MissingPackageError(UserError):
+    """A package that this command needs does not import here; the message holds the line to type."""
+
+    exit = Exit.MISSING
+    rule = "MISSING"
+
+    def __init__(self, package: str, purpose: str, requirement: str = "") -> None:
+        pip = f"{sys.executable} -m pip install {requirement or package}"
+        other = same_command({"PyYAML": "yaml"}.get(package, package))
+        hint = f"run it with a Python that has it: {other}" if other else f"install it: {pip}"
+        super().__init__(f"{purpose} needs the package {package}, which {sys.executable} does not have; {hint}")
+
+
+class JobError(UserError):
+    """A job or measurement that a command ran has failed."""
+
+    exit = Exit.FAILED
+    rule = "JOB"

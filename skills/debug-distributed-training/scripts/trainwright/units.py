@@ -1,0 +1,83 @@
+"""Quantities as people type them ("40GiB", "1e18", "1.5h") to numbers, and numbers to short text."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from trainwright.errors import UserError
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
+LONGEST = 64  # characters; Python converts no more than 4300 digits, and no quantity needs so many
+_BYTES = {"b": 1} | {
+    f"{letter}{tail}": base**power
+    for power, letter in enumerate("kmgtp", start=1)
+    for tail, base in (("ib", 1024), ("b", 1000), ("", 1000))
+}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "p": 10**15, "e": 10**18}
+
+
+def parse_bytes(text: str) -> int:
+    """ "40GiB" -> 42949672960. Units B, KB..PB (decimal) and KiB..PiB (binary), any case; a bare number is refused: 80 is no size."""
+    return round(_parse(text, _BYTES, "a memory size such as 40GiB"))
+
+
+def parse_seconds(text: str) -> float:
+    """ "1.5h" -> 5400.0. Units us, ms, s, m or min, h, d; none means seconds."""
+    return float(_parse(text, _SECONDS, "a duration such as 90s or 1.5h"))
+
+
+def parse_count(text: str) -> int:
+    """ "1e18" -> 10**18, "7B" -> 7 * 10**9. Suffixes k, M, B or G, T, P, E."""
+    value = _parse(text, _COUNTS, "a whole number such as 4096, 7B or 1e18")
+    if value != int(value):
+        raise UserError(f"{text!r} is not a whole number")
+    return int(value)
+
+
+def _parse(text: str, units: dict[str, int] | dict[str, float], wanted: str) -> int | float:
+    match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST else None
+    unit = match[2].lower() if match else ""
+    if match and not unit and unit not in units:
+        raise UserError(f"{text!r} has no unit; give {wanted}")
+    if not match or unit not in units:
+        raise UserError(f"{text[:LONGEST]!r} is not {wanted}")
+    number = match[1].replace("_", "")
+    value = int(number) if number.lstrip("+-").isdigit() else float(number)
+    if value < 0 or not math.isfinite(value * units[unit]):
+        raise UserError(f"{text!r} is negative or not finite; give {wanted}")
+    return value * units[unit]
+
+
+def format_bytes(count: float) -> str:
+    """1610612736 -> "1.50 GiB" (binary units, three significant digits or so)."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.{2 if abs(value) < 10 else 1}f} {unit}"
+
+
+def format_count(count: float) -> str:
+    """7241732096 -> "7.24 B" (decimal, as parameter counts are quoted)."""
+    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if abs(count) >= size:
+            return f"{count / size:.2f}{suffix}"
+    return f"{count:g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.0123 -> "12.3 ms", 95 -> "95.0 s", 7260 -> "2.02 h"."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if abs(seconds) < 600:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.2f} h"
+
+
+def signed_percent(share: float) -> str:
+    """0.0312 -> "+3.12 %"; what rounds to nothing is "0.00 %", with no sign."""
+    text = f"{share * 100:+.2f}"
+    return f"{'0.00' if float(text) == 0 else text} %"

@@ -1,0 +1,105 @@
+# helpers/trainwright/train/models.py without its comments
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trainwright.errors import UserError
+from trainwright.model import ModelSpec
+from trainwright.parts import UNSHOWN, Block, Decoder, Experts
+from trainwright.train import positions, projected
+from trainwright.train.decoder import CausalLM
+from trainwright.train.layers import NORMS, ShiftedRMSNorm, named
+from trainwright.train.signals import MODALITIES
+
+INIT_STD = 0.02
+
+
+def build(spec: ModelSpec, modality: str = "text", regime: str = "e2e") -> nn.Module:
+    judge(spec, modality)
+    with torch.device("meta"):
+        if modality == "text":
+            model: nn.Module = named(CausalLM, f"{_prefix(spec)}ForCausalLM")(spec.decoder)
+        else:
+            model = projected.make_projected(spec, modality, regime)
+    _set_scales(model, spec.decoder)
+    return model
+
+
+def _prefix(spec: ModelSpec) -> str:
+    return spec.block_class.removesuffix("DecoderLayer").removesuffix("Layer").removesuffix("Block")
+
+
+def judge(spec: ModelSpec, modality: str) -> None:
+    if spec.tower:
+        raise UserError(f"the reference trainer builds decoders of text, and {spec.name} has an image encoder ({spec.tower.family})")
+    if spec.projector and modality == "text":
+        raise UserError(f"{spec.name} has a projector, and family text has no signal for it; take one of {', '.join(MODALITIES)}")
+    if unshown := [note for note in spec.notes if note.endswith(UNSHOWN)]:
+        raise UserError(f"the reference trainer cannot build {spec.name}: {unshown[0].removesuffix(', ' + UNSHOWN)}")
+    for run in spec.runs:
+        _judge_block(spec, run.block)
+
+
+def _judge_block(spec: ModelSpec, block: Block) -> None:
+    attention, mlp = block.attention, block.mlp
+    if attention.rotary:
+        positions.judge(attention.rotary, attention.rotary_dim)
+    if attention.softcap is not None and attention.alibi:
+        raise UserError(f"the reference trainer does not cap scores that ALiBi is added to, as {spec.name} asks")
+    if isinstance(mlp, Experts) and mlp.num // mlp.router.groups * mlp.router.kept_groups < mlp.per_token:
+        kept = mlp.router.kept_groups
+        raise UserError(f"{spec.name}: a token takes {mlp.per_token} experts, and the {kept} groups that it may choose have fewer")
+
+
+def _set_scales(model: nn.Module, decoder: Decoder) -> None:
+    layers = sum(run.count for run in decoder.runs)
+    for name, module in model.named_modules():
+        std = INIT_STD
+        if decoder.family == "gpt2" and name.endswith(("o_proj", "down_proj")):
+            std = INIT_STD / (2 * layers) ** 0.5
+        if decoder.family == "plain" and name.endswith("lm_head"):
+            std = 0.0
+        if name.startswith(("encoder", "projector")):
+            std = projected.initial_scale(module) or INIT_STD
+        module.init_std = std
+
+
+def materialize(model: nn.Module, device: torch.device, seed: int) -> None:
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for index, (module, name, parameter) in enumerate(_parameters(model)):
+            _fill(parameter, _initial(module, name, parameter.shape, torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63)))
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            yield module, name, parameter
+
+
+def _initial(module: nn.Module, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    if name.endswith("bias") or isinstance(module, ShiftedRMSNorm):
+        return torch.zeros(shape)
+    if isinstance(module, NORMS):
+        return torch.ones(shape)
+    std = float(getattr(module, "init_std", INIT_STD))
+    return torch.empty(shape).normal_(0.0, std, generator=generator) if std else torch.zeros(shape)
+
+
+def _fill(parameter: Tensor, whole: Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None).to_local()
+        parameter = parameter.to_local()
+    parameter.copy_(whole)
+
+
+def counts(model: nn.Module) -> dict[str, int]:
+    found = {"total": 0, "trainable": 0, "encoder": 0, "projector": 0, "backbone": 0}
+    for part, parameter in projected.parts_of(model):
+        for name in ("total", part, *(("trainable",) if parameter.requires_grad else ())):
+            found[name] += parameter.numel()
+    return found

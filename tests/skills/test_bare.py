@@ -1,0 +1,43 @@
+"""Copies without comments are the same code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from trainwright.skills.bare import bare
+
+
+def stripped(tree: ast.AST) -> str:
+    """The tree without docstrings, as text."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list) or not body or not isinstance(body[0], ast.Expr):
+            continue
+        if isinstance(getattr(body[0].value, "value", None), str) and (len(body) > 1 or isinstance(node, ast.Module)):
+            del body[0]
+    return ast.dump(tree)
+
+
+def test_the_whole_library_keeps_its_code(root: Path) -> None:
+    for file in (root / "helpers" / "trainwright").rglob("*.py"):
+        text = file.read_text()
+        short = bare(text, "x.py")
+        assert stripped(ast.parse(short)) == stripped(ast.parse(text)), file
+        assert not short or short.startswith("# x.py without its comments\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [
+        ('"""Doc."""\n\n# a\nx = "# no comment"  # one\n', 'x = "# no comment"\n'),
+        ('def f():\n    """All there is."""\n', 'def f():\n    """All there is."""\n'),
+        ('def f():\n    """Doc\n    more."""\n    # why\n    return 1\n', "def f():\n    return 1\n"),
+        ("x = (\n    1,  # first\n    2,\n)\n", "x = (\n    1,\n    2,\n)\n"),
+        ("", ""),
+    ],
+)
+def test_what_is_left(source: str, left: str) -> None:
+    assert bare(source, "x.py") == (f"# x.py without its comments\n{left}" if left else "")
