@@ -9,10 +9,14 @@ from trainwright.report import Report
 
 # In the order of a study. A module answers `SUMMARY`, `EXAMPLES`, `add_arguments(parser)` and `run(options)`.
 ACTIONS = {
+    "calibrate": "trainwright.isoflop.actions.calibrate",
     "power": "trainwright.isoflop.actions.power",
+    "plan": "trainwright.isoflop.actions.plan",
+    "launch": "trainwright.isoflop.actions.launch",
     "collect": "trainwright.isoflop.actions.collect",
     "fit": "trainwright.isoflop.actions.fit",
     "plot": "trainwright.isoflop.actions.plot",
+    "demo": "trainwright.isoflop.actions.demo",
 }
 EXAMPLES = """examples:
   trainwright isoflop power --budgets 1e17 1e18 1e19 --n-spread 10 --points 7 --sigma 0.005

@@ -39,7 +39,11 @@ def flops_per_sample(spec: ModelSpec, modality: str, regime: str, seq_len: int) 
         raise UserError(f"no closed form for family {modality[:40]!r} under regime {regime[:40]!r}")
     trained = PARTS[regime]
     encoder = Passes("encoder" in trained, "encoder" in trained)
-    return _encoder(modality, spec.projector.input_size, encoder) + _projector(spec, modality, trained) + _backbone(spec, modality, trained, seq_len)
+    return (
+        _encoder(modality, spec.projector.input_size, encoder)
+        + _projector(spec, modality, trained)
+        + _backbone(spec, modality, trained, seq_len)
+    )
 
 
 def _encoder(modality: str, w: int, passes: Passes) -> float:

@@ -93,12 +93,16 @@ def run_curve(folder: str) -> Curve:
                 facts |= _header(row)
                 started = started or str(row.get("started") or "")
             elif kind == "end" and main:
+                error = row.get("error")
                 status = str(row.get("status") or "")
+                status = "diverged" if isinstance(error, dict) and error.get("type") == "nonfinite" else status
             elif type(step) is int and kind in losses and 0 <= step < 2**53:
                 if kind == "step":
                     tokens[step] = tokens.get(step, 0.0) + _number(row.get("tokens"))
                 if main and "loss" in row:
                     losses[str(kind)][step] = _number(row["loss"])
+                if main and row.get("eval_loss") is not None:
+                    losses["eval"][step] = _number(row["eval_loss"])
     facts["state"] = {"completed": "finished"}.get(status, status or "killed")
     facts |= side_facts(folder)
     chosen = losses["eval"] or losses["step"]
