@@ -252,7 +252,10 @@ def fingerprint(plan: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """What identifies a run's settings: an edited plan never takes up another's results."""
     member = next(member for member in plan["members"] if member["name"] == run["member"])
     told = ("budget", "steps", "batch", "seq_len", "lr", "warmup_steps", "schedule", "seed")
-    about = {"member": [member.get(key) for key in ("config", "modality", "regime", "variant")], "run": {key: run.get(key) for key in told}}
+    about: dict[str, Any] = {
+        "member": [member.get(key) for key in ("config", "modality", "regime", "variant")],
+        "run": {key: run.get(key) for key in told},
+    }
     about |= {"job": plan.get("job"), "trainer": plan.get("trainer")}
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 

@@ -58,7 +58,7 @@ class Study:
         path = os.path.join(self.attempts(run)[-1], ROW)
         if not os.path.exists(path):
             return None
-        value = load_mapping(path, "json").value
+        value: dict[str, Any] = load_mapping(path, "json").value
         if value.get("fingerprint") != planning.fingerprint(self.plan, run):
             raise UserError(f"{path}: is of other settings than the plan's {run['id']}; name another --scaling-study-dir")
         return value
@@ -182,7 +182,7 @@ def _reference_end(study: Study, run: Mapping[str, Any], code: int, words: str) 
     lines = [line for place in study.attempts(run) for line in trainer.results_of(os.path.join(place, "perf", "rank0.jsonl"))]
     steps = [line for line in lines if line.get("kind") == "step"]
     last = steps[-1] if steps else {}
-    end = next((line for line in reversed(lines) if line.get("kind") == "end"), {})
+    end: dict[str, Any] = next((line for line in reversed(lines) if line.get("kind") == "end"), {})
     error = end.get("error") or {}
     state = "finished" if code == 0 and last.get("step") == run["steps"] else _STATES.get(str(error.get("type")), "failed")
     loss = last.get("eval_loss", last.get("loss")) if state == "finished" else None

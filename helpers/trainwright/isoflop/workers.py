@@ -128,5 +128,5 @@ def _signals() -> Iterator[list[int]]:
     try:
         yield asked
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for kept, handler in before.items():
+            signal.signal(kept, handler)

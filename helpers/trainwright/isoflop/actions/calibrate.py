@@ -152,7 +152,8 @@ def _machine() -> dict[str, Any]:
 
 
 def _lines(rows: list[dict[str, Any]]) -> list[str]:
-    head = f"{'member':<16} {'total':>9} {'embed':>9} {'head':>9} {'non-emb':>9} {'trains':>9} {'FLOP/token':>11} {'counter':>8} {'tok/s':>9} {'memory':>10}"
+    columns = (("total", 9), ("embed", 9), ("head", 9), ("non-emb", 9), ("trains", 9), ("FLOP/token", 11), ("counter", 8), ("tok/s", 9))
+    head = f"{'member':<16} {' '.join(f'{name:>{wide}}' for name, wide in columns)} {'memory':>10}"
     return [head, *(_line(row) for row in rows)]
 
 
@@ -171,7 +172,8 @@ def _findings(rows: list[dict[str, Any]]) -> list[Finding]:
     for row in rows:
         counted = row["counted"]
         if counted["agrees"] is False:
-            words = f"{row['name']}: {row['flops_per_token']:.6g} FLOP a token by closed form, {counted['flops_per_token']:.6g} by torch's counter"
+            mine, theirs = row["flops_per_token"], counted["flops_per_token"]
+            words = f"{row['name']}: {mine:.6g} FLOP a token by closed form, {theirs:.6g} by torch's counter"
             found.append(Finding("iso-count", Severity.ERROR, f"{words}: one of them is wrong, use neither", checked="run"))
         elif counted["flops_per_token"] is None:
             found.append(Finding("iso-not-counted", Severity.INFO, f"{row['name']}: not counted by torch: {counted['reason']}"))

@@ -15,8 +15,8 @@ from trainwright.units import format_count, format_seconds
 SUMMARY = "budgets x sizes to a plan: steps, batch, learning rate, seeds, cost; FLOPs within 1 % of the budget"
 EXAMPLES = """examples:
   trainwright isoflop plan --calibration-dir out/cal --budgets 1e15 3e15 1e16 --plan out/plan.yaml
-  trainwright isoflop plan --calibration-dir out/cal --budgets 1e19 1e20 --seeds 0 1 2 --hardware h100-sxm --mfu 0.35 --devices 64 --plan plan.yaml
-  trainwright isoflop plan --calibration-dir out/cal --budgets 1e18 --lr-rule fixed --lr 3e-4 --batch 256 --trainer trainer.yaml --plan plan.yaml"""
+  trainwright isoflop plan --calibration-dir out/cal --budgets 1e19 1e20 --hardware h100 --mfu 0.35 --devices 64 --plan p.yaml
+  trainwright isoflop plan --calibration-dir out/cal --budgets 1e18 --lr-rule fixed --lr 3e-4 --trainer trainer.yaml --plan p.yaml"""
 _SHOWN = 40
 
 
@@ -144,10 +144,10 @@ def lines(plan: dict[str, Any]) -> list[str]:
 
 
 def _line(run: dict[str, Any]) -> str:
-    here = run.get("seconds_here")
+    here = "-" if run.get("seconds_here") is None else format_seconds(run["seconds_here"])
     return (
         f"{run['id']:<24} {format_count(run['params']):>9} {format_count(run['tokens']):>9} {run['steps']:>8} {run['batch']:>5} "
-        f"{run['lr']:>9.4g} {run['tokens'] / run['params']:>7.4g} {run['off_budget']:>+8.3%} {'-' if here is None else format_seconds(here):>9}"
+        f"{run['lr']:>9.4g} {run['tokens'] / run['params']:>7.4g} {run['off_budget']:>+8.3%} {here:>9}"
     )
 
 
