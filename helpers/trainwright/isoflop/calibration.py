@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from trainwright import probe
@@ -17,9 +16,7 @@ from trainwright.errors import UserError
 from trainwright.flops import DEFAULT, flops_per_token, record
 from trainwright.isoflop.ladder import Member
 from trainwright.isoflop.projected_flops import POSITIONS, flops_per_sample
-from trainwright.isoflop.trainer import results_of
 from trainwright.model import ModelSpec
-from trainwright.output import write_text
 
 SCHEMA = "trainwright/isoflop-calibration/1"
 AGREE = 1e-9
@@ -112,48 +109,6 @@ def _add(row: dict[str, Any], found: dict[str, Any]) -> None:
         row["params"]["nonembedding"] = parts["total"] - row["params"]["embedding"] - row["params"]["head"]
         row["params"]["encoder"] = parts["encoder"]
     row["params"]["trainable"] = parts["trainable"]
-
-
-def measure(row: dict[str, Any], path: str, folder: str, how: Measurement) -> None:
-    """Add throughput and memory of a short run of the reference trainer on this machine, or why there is none."""
-    from trainwright.emit import accelerate
-    from trainwright.job import Job
-    from trainwright.launch import torchrun
-    from trainwright.launch.ends import ends_of
-    from trainwright.strategy import Strategy
-
-    backend = os.path.join(folder, "backend.yaml")
-    write_text(backend, accelerate.write(Strategy("single"), 1, how.device))
-    run_dir = os.path.join(folder, "calibration", row["name"])
-    sizes = {"steps": how.steps + 2, "micro_batch": how.micro_batch, "seq_len": row["seq_len"], "track_memory_steps": 2}
-    kind = {"modality": row["modality"], "regime": row["regime"], "variant": row["variant"]}
-    job = Job(model=path, backend_config=backend, world_size=1, device=how.device, timeout_s=how.timeout_s, **sizes, **kind)
-    outcome = torchrun.run(job, run_dir, force=os.path.lexists(run_dir))
-    if not outcome.completed:
-        row["measured_reason"] = f"{outcome.status}: {ends_of(run_dir, 1)[0]}"
-        if outcome.status == "interrupted":
-            raise KeyboardInterrupt
-        return
-    row["measured"], row["measured_reason"] = _read(run_dir, row, how), ""
-
-
-def _read(run_dir: str, row: dict[str, Any], how: Measurement) -> dict[str, Any]:
-    lines = results_of(os.path.join(run_dir, "perf", "rank0.jsonl"))
-    steps = [line for line in lines if line.get("kind") == "step" and line.get("memory_bytes") is None][1:]
-    tokens = how.micro_batch * row["seq_len"]
-    seconds = median(line["step_time_s"] for line in steps)
-    end = next((line for line in lines if line.get("kind") == "end"), {})
-    return {
-        "tokens_per_sec": tokens / seconds,
-        "flops_per_sec": row["flops_per_token"] * tokens / seconds,
-        "step_time_s": seconds,
-        "steps": len(steps),
-        "micro_batch": how.micro_batch,
-        "device": how.device,
-        "peak_memory_bytes": end.get("peak_memory_bytes"),
-        "rss_bytes": max((line["rss_bytes"] for line in steps), default=None),
-        "run_dir": run_dir,
-    }
 
 
 def read_calibration(path: str) -> list[dict[str, Any]]:

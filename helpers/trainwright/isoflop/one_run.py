@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,22 +18,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainwright import probe
 from trainwright.errors import Exit, UserError
 from trainwright.output import write_text
 from trainwright.report import printable
 
 OUTCOME = "trainer.json"
-_OURS = {"manifest.json", "job.json", "logs", "perf", "heartbeat", "checkpoints"}
 _GRACE_S = 10.0
 _LOOK_S = 0.1
-_WAIT_S = 30  # for the ranks of a killed launcher to notice
 
 
 def main() -> int:
     request: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     try:
-        return _reference(request) if request["kind"] == "reference" else _trainer(request)
+        if request["kind"] == "trainer":
+            return _trainer(request)
+        if probe.importable("trainwright.isoflop.by_reference"):
+            from trainwright.isoflop import by_reference
+
+            return by_reference.run(request)
+        raise UserError("the reference trainer is not in this copy")
     except UserError as problem:
         print(printable(str(problem)), file=sys.stderr)
         return int(problem.exit)
@@ -45,33 +49,6 @@ def _follow(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _reference(request: dict[str, Any]) -> int:
-    from trainwright.job import Job
-    from trainwright.launch import folder, torchrun
-
-    job, run_dir = Job(**request["job"]), request["run_dir"]
-    _clear_unfinished(run_dir)
-    for _ in range(_WAIT_S):
-        with suppress(UserError):
-            folder.check(run_dir, force=True)
-            break
-        time.sleep(1)
-    outcome = torchrun.run(job, run_dir, force=os.path.lexists(run_dir), stall_s=request["stall_s"])
-    print(outcome.status, outcome.reason)
-    if outcome.status == "interrupted":
-        return int(Exit.INTERRUPTED)
-    return 0 if outcome.completed else int(Exit.FAILED)
-
-
-def _clear_unfinished(run_dir: str) -> None:
-    """Remove a run's folder that was killed before its manifest stood: it holds nothing but what a launch makes first."""
-    place = Path(run_dir)
-    if place.is_dir() and not place.is_symlink() and not (place / "manifest.json").exists():
-        names = {entry.name for entry in place.iterdir()}
-        if names <= _OURS or all(name.endswith(".partial") for name in names - _OURS):
-            shutil.rmtree(place)
 
 
 def _trainer(request: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@ class NoReferenceError(UserError):
 
 
 def has_reference() -> bool:
-    return probe.importable("trainwright.launch.torchrun") and probe.importable("trainwright.train.run")
+    return probe.importable("trainwright.isoflop.by_reference")
 
 
 def need_reference(action: str, other: str) -> None:

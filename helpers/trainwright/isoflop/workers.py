@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -41,8 +40,10 @@ class _Active:
 
 def work(study: Study, workers: int, timeout_s: float, step: Step, retry: bool = False) -> Worked:
     """Run what has no row, the long runs first, `workers` at a time; with `retry` also those that failed or diverged."""
-    if not study.plan.get("trainer"):
-        _backend(study)
+    if not study.plan.get("trainer") and probe.importable("trainwright.isoflop.by_reference"):
+        from trainwright.isoflop import by_reference
+
+        by_reference.write_backend(study.folder)
     waiting = sorted(left(study, retry), key=lambda run: -run["flops"])
     whole = sum(run["flops"] for run in study.runs)
     done = whole - sum(run["flops"] for run in waiting)
@@ -70,13 +71,6 @@ def left(study: Study, retry: bool) -> list[dict[str, Any]]:
     """The runs that a launch would start."""
     rows = [(run, study.row(run)) for run in study.runs]
     return [run for run, row in rows if row is None or (retry and row["state"] != "finished")]
-
-
-def _backend(study: Study) -> None:
-    from trainwright.emit import accelerate
-    from trainwright.strategy import Strategy
-
-    write_text(os.path.join(study.folder, "backend.yaml"), accelerate.write(Strategy("single"), 1, "cpu"))
 
 
 def _start(study: Study, run: dict[str, Any], timeout_s: float) -> _Active:

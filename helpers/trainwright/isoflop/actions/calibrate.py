@@ -99,7 +99,7 @@ def _rows(options: argparse.Namespace, own: trainer.Trainer | None, folder: str,
                 continue
             step(row["name"], number / len(rows))
             try:
-                _by_trainer(own, row, path, folder, how) if own else calibration.measure(row, path, folder, how)
+                _measure(own, row, path, folder, how)
             except KeyboardInterrupt:
                 report.exit = Exit.INTERRUPTED
                 break
@@ -112,6 +112,15 @@ def _members(options: argparse.Namespace, folder: str) -> list[ladder.Member]:
     if options.backbone:
         return ladder.projector_members(options.backbone, options.projector_variant or list(LADDER), options.family, options.regime)
     return ladder.members(options.model, options.widths, [parse_count(size) for size in options.sizes], folder)
+
+
+def _measure(own: trainer.Trainer | None, row: dict[str, Any], path: str, folder: str, how: calibration.Measurement) -> None:
+    if own:
+        _by_trainer(own, row, path, folder, how)
+    elif probe.importable("trainwright.isoflop.by_reference"):
+        from trainwright.isoflop import by_reference
+
+        by_reference.measure(row, path, folder, how)
 
 
 def _by_trainer(own: trainer.Trainer, row: dict[str, Any], path: str, folder: str, how: calibration.Measurement) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
+from trainwright import probe
 from trainwright.errors import UserError
 from trainwright.isoflop import calibration, planning, trainer
 from trainwright.isoflop.actions.rows_options import count, number, positive, share
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--single-pass", action="store_true", help="a run that would read a sample twice is an error")
     parser.add_argument("--trainer", metavar="FILE", help="run this trainer: argv: [...], results: FILE")
     parser.add_argument("--hardware", metavar="NAME", help="device hours on this accelerator")
+    parser.add_argument("--peak-tflops", type=positive, metavar="X", help="its dense peak, where the table does not know it")
     parser.add_argument("--mfu", type=share, default=0.4, help="share of its dense bf16 peak that is assumed (default 0.4)")
     parser.add_argument("--devices", type=count, default=1, metavar="N", help="of that hardware (default 1)")
 
@@ -54,7 +57,7 @@ def run(options: argparse.Namespace) -> Report:
     """The plan; raises UserError for a calibration that is none, or budgets that nothing fits."""
     members = calibration.read_calibration(options.calibration_dir)
     rules = _rules(options)
-    hardware = _hardware(options) if options.hardware else None
+    hardware = _hardware(options) if options.hardware or options.peak_tflops else None
     planned = planning.plan_runs(options.budgets, members, rules, sorted(set(options.seeds)), hardware)
     plan = planning.document(planned, members, rules, _extra(options, hardware))
     report = Report("isoflop", data={"action": "plan", "plan": options.plan, **summary(plan)})
@@ -84,20 +87,22 @@ def _rules(options: argparse.Namespace) -> planning.Rules:
 
 
 def _hardware(options: argparse.Namespace) -> planning.Hardware:
-    from trainwright.hardware import accelerator
+    name, devices = options.hardware or "the hardware given", max(options.devices, 1)
+    if options.peak_tflops:
+        return planning.Hardware(name, options.peak_tflops * 1e12, "", options.mfu, devices)
+    if probe.importable("trainwright.hardware"):
+        from trainwright.hardware import accelerator
 
-    found = accelerator(options.hardware)
-    peak = found.peak_bf16
-    reason = "" if peak.value else peak.reason or f"the dense bf16 peak of {found.name} is not known"
-    return planning.Hardware(found.name, peak.value, reason, options.mfu, max(options.devices, 1))
+        found = accelerator(options.hardware)
+        reason = found.peak_bf16.reason or f"the dense bf16 peak of {found.name} is not known; --peak-tflops says it"
+        return planning.Hardware(found.name, found.peak_bf16.value, reason, options.mfu, devices)
+    return planning.Hardware(name, None, "the table of accelerators is not in this copy; --peak-tflops says the peak", options.mfu, devices)
 
 
 def _extra(options: argparse.Namespace, hardware: planning.Hardware | None) -> dict[str, Any]:
     job = {"eval_windows": options.eval_windows, "checkpoint_every": options.checkpoint_every, "tokens": options.tokens}
     job |= {"single_pass": options.single_pass, "order": "study"} | DEFAULT_JOB
     if options.data:
-        import os
-
         job["data"] = os.path.abspath(options.data)
     return {
         "job": job,

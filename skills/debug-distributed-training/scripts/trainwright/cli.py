@@ -31,6 +31,7 @@ class Command:
 
 
 _STRATEGY, _RUN, _DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
+_SCALING = "scaling-and-isoflop"
 _JUDGING = (_STRATEGY, _DEBUG)  # the skills that carry rules
 COMMANDS = {
     command.name: command
@@ -43,6 +44,7 @@ COMMANDS = {
         Command("launch", "trainwright.launch.command", "run a job from its checked config, one folder per run", (_RUN,), ("run",)),
         Command("diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", (_DEBUG,)),
         Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", (_DEBUG,)),
+        Command("isoflop", "trainwright.isoflop.command", "scaling studies: calibrate, power, plan, launch, collect, fit, plot", (_SCALING,)),
         Command("demo", "trainwright.demo", "the main job, end to end, on this machine", extras=("run",)),
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )
@@ -159,7 +161,13 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    face.add_arguments(parser)
+    own = face.add_arguments(parser)
+    for each in own if isinstance(own, list) else [parser]:  # a face with actions of its own answers their parsers
+        _add_common(each)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
     common = parser.add_argument_group("report")
     common.add_argument("--format", choices=("text", "json"), default="text", help="text for people, json for programs (default text)")
     common.add_argument("--output", metavar="FILE", default="-", help="write the whole report to FILE instead of stdout (-)")
@@ -168,7 +176,6 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         "--fail-on", type=_fail_on, metavar="LEVEL", default=Severity.ERROR, help="exit 1 from error (default), warning, info or never"
     )
     common.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr, findings only in text")
-    return parser
 
 
 def _limit(text: str) -> int:
