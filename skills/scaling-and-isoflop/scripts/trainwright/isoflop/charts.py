@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from trainwright.page import COLOURS, Html, element, join
 
+NAMESPACE = "/".join(("http:", "", "www.w3.org", "2000", "svg"))
+
 Point = tuple[float, float]
 WIDTH, HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 20, 14, 46
@@ -42,9 +44,7 @@ def drawn(chart: Chart) -> Html:
     x_scale = _scale([p[0] for p in points], chart.log_x, _LEFT, WIDTH - _RIGHT)
     y_scale = _scale([p[1] for p in points], chart.log_y, HEIGHT - _BOTTOM, _TOP)
     parts = [*_axes(chart, x_scale, y_scale), *(_series(series, x_scale, y_scale) for series in chart.series)]
-    svg = element(
-        "svg", element("title", chart.title), *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", xmlns="http://www.w3.org/2000/svg"
-    )
+    svg = element("svg", element("title", chart.title), *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", xmlns=NAMESPACE)
     return join(svg, _legend(chart.series))
 
 
