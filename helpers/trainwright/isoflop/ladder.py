@@ -137,7 +137,7 @@ def _of_width(base: dict[str, Any], text: str) -> Member:
 
 
 def _of_size(base: dict[str, Any], size: int, folder: str) -> Member:
-    """The width in whole heads whose total is nearest `size`."""
+    """The width in whole groups of heads whose total is nearest `size`."""
     step = _step(base)
 
     def total(count: int) -> int:
@@ -157,7 +157,11 @@ def _step(config: dict[str, Any]) -> int:
     heads, width = _key(config, HEADS), _key(config, WIDTH)
     if width is None:
         raise UserError(f"this config names its width by none of {', '.join(WIDTH)}; give the members as files")
-    return int(config.get("head_dim") or int(config[width]) // int(config[heads])) if heads else 4
+    if heads is None:
+        return 4
+    kv = _key(config, KV_HEADS)
+    group = int(config[heads]) // int(config[kv]) if kv else 1  # so that query heads keep their number of key/value heads
+    return int(config.get("head_dim") or int(config[width]) // int(config[heads])) * max(group, 1)
 
 
 def _key(config: dict[str, Any], names: Sequence[str]) -> str | None:
