@@ -42,7 +42,7 @@ COMMANDS = {
         Command("launch", "trainwright.launch.command", "run a job from its checked config, one folder per run", (_RUN,), ("run",)),
         Command("diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", (_DEBUG,)),
         Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", (_DEBUG,)),
-        Command("isoflop", "trainwright.isoflop.command", "scaling studies: calibrate, power, plan, launch, collect, fit, plot", (_SCALING,)),
+        Command("isoflop", "trainwright.isoflop.command", "scaling studies: power, plan, launch, collect, fit, plot", (_SCALING,)),
         Command("demo", "trainwright.demo", "the main job, end to end, on this machine", extras=("run",)),
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )

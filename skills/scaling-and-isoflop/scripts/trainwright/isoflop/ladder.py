@@ -144,7 +144,11 @@ def _step(config: dict[str, Any]) -> int:
     heads, width = _key(config, HEADS), _key(config, WIDTH)
     if width is None:
         raise UserError(f"this config names its width by none of {', '.join(WIDTH)}; give the members as files")
-    return int(config.get("head_dim") or int(config[width]) // int(config[heads])) if heads else 4
+    if heads is None:
+        return 4
+    kv = _key(config, KV_HEADS)
+    group = int(config[heads]) // int(config[kv]) if kv else 1
+    return int(config.get("head_dim") or int(config[width]) // int(config[heads])) * max(group, 1)
 
 
 def _key(config: dict[str, Any], names: Sequence[str]) -> str | None:

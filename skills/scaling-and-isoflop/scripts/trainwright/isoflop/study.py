@@ -153,7 +153,7 @@ def _planned(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
         "params_embed": counts.get("embedding"),
         "flops_rule": member.get("flops_rule"),
         "family": member.get("modality", "text"),
-        "backbone": member["name"],
+        "backbone": "" if text else member["name"].rpartition("-")[0],
         "regime": "" if text else member.get("regime"),
     }
 

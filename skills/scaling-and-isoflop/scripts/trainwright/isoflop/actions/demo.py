@@ -29,7 +29,7 @@ GRID: dict[float, tuple[int, ...]] = {
     3e11: (12, 16, 20, 24, 32, 48, 64),
     1e12: (20, 24, 32, 40, 48, 64, 96),
 }
-SMOKE: dict[float, tuple[int, ...]] = {1e10: (6, 8, 12, 16, 24), 3e10: (6, 8, 12, 16, 24), 6e10: (8, 12, 16, 24, 32)}
+SMOKE: dict[float, tuple[int, ...]] = {1e10: (6, 8, 12, 16, 24), 2e10: (6, 8, 12, 16, 24), 4e10: (8, 12, 16, 24, 32)}
 SEQ_LEN, VOCABULARY, LAYERS = 64, 97, 2
 JOB = {**plans.DEFAULT_JOB, "order": "study", "tokens": "counted", "single_pass": True, "eval_windows": 1024}
 

@@ -16,7 +16,7 @@ from trainwright.units import format_count, format_seconds
 SUMMARY = "budgets x sizes to a plan: steps, batch, learning rate, seeds, cost; FLOPs within 1 % of the budget"
 EXAMPLES = """examples:
   trainwright isoflop plan --calibration-dir out/cal --budgets 1e15 3e15 1e16 --plan out/plan.yaml
-  trainwright isoflop plan --calibration-dir out/cal --budgets 1e19 1e20 --hardware h100 --mfu 0.35 --devices 64 --plan p.yaml
+  trainwright isoflop plan --calibration-dir out/cal --budgets 1e19 1e20 --hardware h100-sxm --mfu 0.35 --devices 64 --plan p.yaml
   trainwright isoflop plan --calibration-dir out/cal --budgets 1e18 --lr-rule fixed --lr 3e-4 --trainer trainer.yaml --plan p.yaml"""
 _SHOWN = 40
 
