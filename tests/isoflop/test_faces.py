@@ -166,3 +166,10 @@ def test_help_loads_no_numpy(action: str) -> None:
 def test_usage(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["isoflop", *wrong]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["", *ACTIONS])
+def test_every_action_has_its_help(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["isoflop", *filter(None, [action]), "--help"])
+    assert end.value.code in (0, None) and "examples:" in capsys.readouterr().out

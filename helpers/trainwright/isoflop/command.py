@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
         face = importlib.import_module(module)
         action = actions.add_parser(
             name,
-            help=face.SUMMARY,
+            help=face.SUMMARY.replace("%", "%%"),
             description=face.SUMMARY,
             epilog=face.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
