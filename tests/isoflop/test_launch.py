@@ -155,3 +155,21 @@ def test_the_smoke_study_has_its_minima_inside(ask: Ask, tmp_path: Path) -> None
     assert len(budgets) == 3 and all(row["params"] for row in budgets), budgets
     assert [row["params"] for row in budgets] == sorted(row["params"] for row in budgets)
     assert os.path.exists(tmp_path / "runs.csv") and said["data"]["trusted"] == "2"
+
+
+@pytest.mark.long
+def test_a_killed_run_goes_on_from_its_checkpoint(ask: Ask, root: Path, tmp_path: Path) -> None:
+    made = demo.demo_plan({1e9: (8,)}, str(tmp_path / "configs"))
+    made["job"] = {**made["job"], "checkpoint_every": 50}
+    plan, study = tmp_path / "plan.yaml", tmp_path / "study"
+    plan.write_text(planning.dump(made))
+    process = launched(root, "--plan", str(plan), "--scaling-study-dir", str(study))
+    wait_for(lambda: any(study.glob("runs/*/checkpoints/step_*/complete.json")))
+    process.kill()
+    process.communicate(timeout=60)
+    code, said = ask("launch", "--scaling-study-dir", str(study), "--execute")
+    (row,) = said["data"]["rows"]
+    assert code == 0 and row["state"] == "finished" and row["steps"] == made["runs"][0]["steps"]
+    assert len(list(study.glob("runs/*.2/isoflop.json"))) == 1
+    code, said = ask("collect", str(study))
+    assert code == 0 and said["data"]["rows"]["used"] == 1, said
