@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from trainwright import probe
 from trainwright.emit import accelerate
 from trainwright.errors import Exit, UserError
 from trainwright.isoflop.calibration import Measurement
@@ -66,7 +67,8 @@ def measure(row: dict[str, Any], path: str, place: str, how: Measurement) -> Non
     sizes = {"steps": how.steps + 2, "micro_batch": how.micro_batch, "seq_len": row["seq_len"], "track_memory_steps": 2}
     kind = {"modality": row["modality"], "regime": row["regime"], "variant": row["variant"]}
     job = Job(model=path, backend_config=backend, world_size=1, device=how.device, timeout_s=how.timeout_s, **sizes, **kind)
-    outcome = torchrun.run(job, run_dir, force=os.path.lexists(run_dir))
+    with probe.environment({"OMP_NUM_THREADS": str(how.threads)}):
+        outcome = torchrun.run(job, run_dir, force=os.path.lexists(run_dir))
     if not outcome.completed:
         row["measured_reason"] = f"{outcome.status}: {ends_of(run_dir, 1)[0]}"
         if outcome.status == "interrupted":
@@ -88,6 +90,7 @@ def _read(run_dir: str, row: dict[str, Any], how: Measurement) -> dict[str, Any]
         "steps": len(steps),
         "micro_batch": how.micro_batch,
         "device": how.device,
+        "threads": how.threads,
         "peak_memory_bytes": end.get("peak_memory_bytes"),
         "rss_bytes": max((line["rss_bytes"] for line in steps), default=None),
         "run_dir": run_dir,

@@ -33,6 +33,7 @@ class Measurement:
     seq_len: int = 128
     device: str = "cpu"
     timeout_s: float = 300.0
+    threads: int = 1  # as the runs of a plan have by default: two runs of one thread beat one of two at small sizes
 
 
 def describe(member: Member, spec: ModelSpec, seq_len: int, rule: str = DEFAULT) -> dict[str, Any]:

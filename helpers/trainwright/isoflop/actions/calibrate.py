@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, default=10, metavar="N", help="measured steps (default 10)")
     parser.add_argument("--micro-batch", type=count, default=2, metavar="B", help="sequences a step (default 2)")
     parser.add_argument("--device", choices=("cpu", "cuda", "xpu"), default="cpu")
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="of a run on the processor (default 1, as in a plan)")
     parser.add_argument("--timeout", default="5min", metavar="TIME", help="of each run (default 5min)")
     parser.add_argument("--no-measure", action="store_true", help="count only, run nothing")
     parser.add_argument(
@@ -88,9 +89,8 @@ def _rows(options: argparse.Namespace, own: trainer.Trainer | None, folder: str,
             raise UserError(f"--seq-len {seq_len} is more than the {spec.max_positions} positions of {member.name}")
     rows = [calibration.describe(m, spec, seq_len, options.flops_rule) for m, spec in zip(members, specs, strict=True)]
     paths = [member.write(folder) for member in members]
-    how = calibration.Measurement(
-        max(options.steps, 3), max(options.micro_batch, 1), seq_len, options.device, parse_seconds(options.timeout)
-    )
+    timeout_s, threads = parse_seconds(options.timeout), max(options.threads, 1)
+    how = calibration.Measurement(max(options.steps, 3), max(options.micro_batch, 1), seq_len, options.device, timeout_s, threads)
     with progress("calibrate", options.quiet) as step:
         step("counting", 0.0)
         calibration.count(rows, paths)

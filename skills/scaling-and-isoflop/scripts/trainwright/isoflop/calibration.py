@@ -31,6 +31,7 @@ class Measurement:
     seq_len: int = 128
     device: str = "cpu"
     timeout_s: float = 300.0
+    threads: int = 1
 
 
 def describe(member: Member, spec: ModelSpec, seq_len: int, rule: str = DEFAULT) -> dict[str, Any]:
