@@ -22,7 +22,7 @@ from trainwright.report import Report
 
 SUMMARY = "a real study here in minutes: 28 small models trained on Python's own sources, fitted and judged"
 EXAMPLES = """examples:
-  trainwright isoflop demo                                     # 4 budgets x 7 sizes; under 10 minutes on 2 processors
+  trainwright isoflop demo                                     # 4 budgets x 7 sizes; some 1,000 CPU seconds, on 2 free processors 9 minutes
   trainwright isoflop demo --smoke --scaling-study-dir out/demo --html demo.html"""
 # Widths of a budget: seven around its minimum. Seen on the recorded study of the same settings: all four minima lie inside.
 GRID: dict[float, tuple[int, ...]] = {
@@ -37,7 +37,7 @@ JOB = {**plans.DEFAULT_JOB, "order": "study", "tokens": "counted", "single_pass"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--smoke", action="store_true", help="3 budgets x 5 sizes, a minute or two")
+    parser.add_argument("--smoke", action="store_true", help="3 budgets x 5 sizes, some 250 CPU seconds")
     parser.add_argument("--scaling-study-dir", metavar="DIR", help="keep the study here; a second call goes on in it")
     parser.add_argument("--workers", type=count, default=0, metavar="N", help="runs at a time (default: processors)")
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
