@@ -122,10 +122,11 @@ def argument_value_refused(config: TrainingArguments) -> Iterator[Hit]:
         value = config.values.get(name)
         if value is None or "$" in str(value) or value in choices:
             continue
-        if value in _GONE and config.context.older("transformers", _GONE[value]):
+        gone = _GONE.get(value) if isinstance(value, str) else None
+        if gone and config.context.older("transformers", gone):
             continue
-        near = nearest(value, choices, 0.6)
-        unsure = value in _GONE or (name in ("optim", "lr_scheduler_type") and near is None)
+        near = nearest(value, choices, 0.6) if isinstance(value, str) else None
+        unsure = gone is not None or (name in ("optim", "lr_scheduler_type") and near is None)
         severity = Severity.WARNING if unsure else None
         why = "is false: put no in quotes" if value is False else f"is none of {', '.join(choices[:6])}" + (" ..." if choices[6:] else "")
         fix = Fix({name: "no" if value is False else near}) if near or value is False else None
@@ -139,7 +140,7 @@ def _options(config: TrainingArguments) -> Iterator[Hit]:
     block = config.values.get("fsdp_config")
     version = next((block[key] for key in ("version", "fsdp_version") if isinstance(block, dict) and key in block), None)
     for word in words:
-        if word not in _OPTIONS and str(word).lower() not in ("true", "false"):
+        if str(word) not in _OPTIONS and str(word).lower() not in ("true", "false"):
             near = nearest(word, _OPTIONS, 0.5)
             yield hit(config, "fsdp", f"{shown(word)} is none of {', '.join(_OPTIONS)}", fix=Fix({"fsdp": near}) if near else None)
         elif word in _FSDP1_ALONE and str(version or 2) == "2" and config.context.since("transformers", "5.10") and isinstance(block, dict):
