@@ -50,19 +50,22 @@ WITHOUT = {BACKENDS: "check.rules.accelerate_model"}  # it needs the models, whi
 
 @pytest.fixture(scope="module", params=["as it is", "without _ files"])
 def copies(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds a copy of each skill; beside them `packages` with PyYAML and nothing else."""
+    """The folder that holds a copy of each skill; beside them `packages` with PyYAML, `installed` with another trainwright that no copy may take."""
     place = tmp_path_factory.mktemp("copied alone")
     left_out = ["__pycache__", *(["_*"] if request.param == "without _ files" else [])]
     for name in SKILLS:
         shutil.copytree(root / "skills" / name, place / name, ignore=shutil.ignore_patterns(*left_out))
     shutil.copytree(Path(yaml.__file__).parent, place / "packages" / "yaml", ignore=shutil.ignore_patterns("__pycache__"))
+    other = place / "installed" / "trainwright"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise SystemExit('the installed package was taken')\n")
     return place
 
 
 def python(alone: Path, *arguments: str, with_yaml: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run Python in a skill's folder with the standard library, PyYAML where wanted, and no installed package (-S)."""
-    variables = [f"PYTHONPATH={alone.parent / 'packages'}"] if with_yaml else []
-    argv = ["env", "-i", *variables, sys.executable, "-B", "-S", *arguments]
+    """Run Python in a skill's folder with the standard library, PyYAML where wanted, and no installed package but a false trainwright."""
+    paths = [str(alone.parent / "installed"), *([str(alone.parent / "packages")] if with_yaml else [])]
+    argv = ["env", "-i", f"PYTHONPATH={':'.join(paths)}", sys.executable, "-B", "-S", *arguments]
     return subprocess.run(argv, cwd=alone, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
 
@@ -205,7 +208,7 @@ def test_a_job_runs_from_the_copied_folders_and_leaves_no_trace_in_them(copies: 
     config, out = (str(path) for path in (tmp_path / "a b.yaml", tmp_path / "my run"))
 
     def call(skill: str, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = ["env", "-i", sys.executable, str(copies / skill / "scripts" / f"{name}.py"), *arguments]
+        argv = ["env", "-i", f"PYTHONPATH={copies / 'installed'}", sys.executable, str(copies / skill / "scripts" / f"{name}.py"), *arguments]
         return subprocess.run(argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
 
     job = ["--model", "llama-demo", "--seq-len", "32"]

@@ -40,6 +40,15 @@ if __name__ == "__main__":
     sys.exit(main([COMMAND] + sys.argv[1:]))
 '''
 
+# A module of the library's name stands before a package that is installed elsewhere; a folder without __init__.py does not.
+ANCHOR = '''\
+"""Makes the folder beside this file the package trainwright, also where an installer left its __init__.py out."""
+
+import os
+
+__path__ = [os.path.join(os.path.dirname(os.path.realpath(__file__)), "trainwright")]
+'''
+
 
 def stub(command: Command) -> str:
     """The text of scripts/COMMAND.py."""

@@ -16,7 +16,7 @@ from trainwright.skills.bare import bare
 from trainwright.skills.bundle import LIBRARY, MANIFEST, Bundle, Skill
 from trainwright.skills.imports import needed
 from trainwright.skills.pages import rules_page, with_tables
-from trainwright.skills.stubs import stub
+from trainwright.skills.stubs import ANCHOR, stub
 from trainwright.version import VERSION
 
 _VERSION_LINE = re.compile(r'^  version: ".*"$', re.MULTILINE)
@@ -41,7 +41,7 @@ def skill_files(skill: Skill) -> dict[str, str]:
     page = read_text(str(skill.path / "SKILL.md"))
     head = manifests.frontmatter(page)
     texts = {"SKILL.md": page.replace(head, _VERSION_LINE.sub(f'  version: "{VERSION}"', head), 1)}
-    texts |= {f"scripts/{command.name}.py": stub(command) for command in skill.commands}
+    texts |= {f"scripts/{command.name}.py": stub(command) for command in skill.commands} | {"scripts/trainwright.py": ANCHOR}
     texts |= {f"scripts/trainwright/{path}": text for path, text in _library(skill).items()}
     return texts | {f"references/{name}": read_text(str(skill.root / "references" / name)) for name in skill.references}
 
