@@ -189,7 +189,7 @@ def test_python_is_parsed_and_never_run(check: Check, tmp_path: Path) -> None:
 
 LINES = {
     "torchrun --nnodes 2 --nproc-per-node=4 train.py --lr 1": ("torchrun", "train.py", 8),
-    "srun --ntasks 4 python -u train.py": ("python", "train.py", None),
+    "srun --ntasks 4 python -u train.py": ("python", "train.py", 4),
     "python -m torch.distributed.run --nproc_per_node 2 t.py": ("torchrun", "t.py", 2),
     "deepspeed --num_gpus 4 --hostfile h t.py --deepspeed ds.json": ("deepspeed", "t.py", 4),
     "CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 -m pkg.train": ("accelerate", "pkg.train", 2),

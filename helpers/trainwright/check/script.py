@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trainwright.check.flags import command_of, split
+from trainwright.check.flags import command_of, is_wrapper, split
 from trainwright.check.subject import Command
 from trainwright.report import Location
 
@@ -18,7 +18,10 @@ _ARRAY = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?([A-Za-z_]\w*)(\+?)=\((.*
 _OPENS = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?[A-Za-z_]\w*\+?=\([^)]*$")
 _TEXT_OPENS = re.compile(r"^\s*(?:export\s+|local\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 _WHOLE = re.compile(r"\"(\$\{(\w+)\[@\]\})\"")
-_USE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::-([^}]*))?\}|\$(\w+)")
+_USE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::-([^}]{0,1000}))?\}|\$(\w+)")
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_INNER = re.compile(r"(?:^|[\s/])(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\s+([\"'])")  # bash -c "..."
+_DEPTH = 4  # of shells within shells
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
 _COUNT = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(.*)$")
 
@@ -61,6 +64,12 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Logical lines with the number of their first: continuations joined, here-documents left out."""
     buffer, start, until, closes = "", 0, "", ""
     for number, line in enumerate(text.split("\n")[:MAX_LINES], start=1):
+        if closes.startswith("-c"):  # what a shell within the line runs: its lines are commands of their own
+            buffer = buffer[:-1] + line if buffer.endswith("\\") else f"{buffer} ; {line}"
+            if closes[2] in line or len(buffer) > _LONGEST:
+                yield start, buffer
+                buffer, start, closes = "", 0, ""
+            continue
         if closes:  # an array or a text over several lines: what it holds are words
             buffer += " " + (line.split(" #")[0].rstrip().removesuffix("\\") if not line.lstrip().startswith("#") else "")
             if closes in line or len(buffer) > _LONGEST:
@@ -78,6 +87,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             buffer += line.rstrip()[:-1] + " "
             continue
         whole, at, buffer, start = buffer + line, start, "", 0
+        if (inner := _INNER.search(whole)) and whole.count(inner[1], inner.end()) == 0:
+            buffer, start, closes = whole, at, "-c" + inner[1]
+            continue
         if match := _HEREDOC.search(whole):
             until = match[1]
         yield at, whole
@@ -105,7 +117,7 @@ def _parts(line: str) -> list[str]:
     return [p.strip() for p in [*parts, part] if p.strip()]
 
 
-def _part(script: Script, part: str, known: dict[str, str], where: Location) -> None:
+def _part(script: Script, part: str, known: dict[str, str], where: Location, depth: int = 0) -> None:
     if array := _ARRAY.match(part):
         before = known.get(array[1], "") + " " if array[2] else ""
         known[array[1]] = before + _fill(" ".join(array[3].split()), known)
@@ -132,8 +144,29 @@ def _part(script: Script, part: str, known: dict[str, str], where: Location) -> 
             if name in known:
                 script.environment[name] = known[name]
                 script.places[name] = where
+    elif inner := _inner(words) if depth < _DEPTH else "":
+        for each in _parts(inner):
+            _part(script, each, known, where, depth + 1)
     elif command := command_of(words, where):
         script.commands.append(command)
+
+
+def _inner(words: list[str]) -> str:
+    """What a shell within a line is given to run: `bash -c "..."` behind a wrapper such as srun, or `eval ...`; "" where there is none."""
+    if words[:1] == ["eval"]:
+        return " ".join(words[1:])
+    if not is_wrapper(words[0]):
+        return ""
+    for index, word in enumerate(words[:-1]):
+        if word.startswith("-") and not word.startswith("--") and word.endswith("c") and _shell_before(words, index):
+            return words[index + 1]
+    return ""
+
+
+def _shell_before(words: list[str], index: int) -> bool:
+    while index > 0 and words[index].startswith("-"):
+        index -= 1
+    return words[index].rpartition("/")[2] in _SHELLS
 
 
 def _fill(text: str, known: dict[str, str]) -> str:

@@ -190,10 +190,15 @@ def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
     if config.kind == "sagemaker":
         return  # another class with its own words: ACC013
     yield from _distributed_type(config)
-    for setting, problem in (pair for pair in config.file.refused() if pair[0].flag not in config.launch.typed):
+    for setting, problem in (pair for pair in config.file.refused() if not _said_of_line(config, pair[0])):
         fix = None if problem.instead is None else Fix({setting.key: problem.instead}, safe=_is_meant(setting, problem.instead))
         message = f"{setting.key} {shown(setting.value)} {problem.why}"
         yield Hit(message, config.document.at(*setting.path), setting.key, fix, fails_at=problem.fails_at)
+
+
+def _said_of_line(config: AccelerateConfig, setting: Setting) -> bool:
+    """Whether a flag's value is judged by its choices (JOB001), or is one that the shell fills."""
+    return setting.flag in config.launch.typed and (bool(facts("accelerate")["flags"][setting.flag][2:3]) or "$" in str(setting.value))
 
 
 def _is_meant(setting: Setting, instead: Any) -> bool:
@@ -306,7 +311,7 @@ def wrong_num_processes(config: AccelerateConfig) -> Iterator[Hit]:
     if config.file.kind == "NO":
         if world_size and world_size > 1:
             yield Hit(f"distributed_type NO starts one process, and the job has {world_size} ranks", where, key, fails_at="never")
-    elif key in config.launch.typed:
+    elif key in config.launch.typed or config.document.dialect == "line":
         return
     elif not config.document.has(key) or value == -1:
         message = "num_processes is missing: `accelerate launch` stops unless it is given --num_processes"

@@ -109,6 +109,21 @@ class Document:
         return self._places
 
 
+@dataclass(slots=True)
+class Spoken(Document):
+    """A mapping of a launch line, or of a file and that line: a key that begins with "--", or has no file, stands in the line."""
+
+    line: Location = field(default_factory=lambda: Location(""))
+
+    def at(self, *path: Any) -> Location:
+        return self.line if self.dialect == "line" or str(path[:1]).startswith("('--") else Document.at(self, *path)
+
+
+def spoken(document: Document, line: Location) -> Spoken:
+    """A document beside a launch line at `line`, whose flags are keys too."""
+    return Spoken(document.path, document.text, document.dialect, document.value, document._places, document._duplicates, line)
+
+
 _MISSING = object()
 _CONTAINERS = (dict, list, tuple, set)
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

@@ -8,7 +8,7 @@ FullyShardedDataParallelPlugin makes of those (utils/dataclasses.py). Keys and c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,7 +76,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class AccelerateFile:
-    """A config file of Accelerate: its keys in the order of the file, and the setting that wins for each flag."""
+    """A config file of Accelerate: its keys in the order of the file, and the setting that wins for each flag.
+
+    A flag that was typed on the command line wins over the file; the path of its setting is ("--flag",).
+    """
 
     document: Document
     settings: tuple[Setting, ...]
@@ -174,8 +177,11 @@ class AccelerateFile:
                 yield stop("fsdp_activation_checkpointing_offload", "needs fsdp_version: 2", "plugin", False)
 
 
-def accelerate_file(document: Document) -> AccelerateFile:
-    """The document as Accelerate's launcher takes it. Raises UserError where its top level is no mapping."""
+def accelerate_file(document: Document, typed: Mapping[str, Any] | None = None) -> AccelerateFile:
+    """The document, with the flags `typed` on the command line, as Accelerate's launcher takes it.
+
+    Raises UserError where its top level is no mapping.
+    """
     if not isinstance(document.value, dict):
         raise UserError(f"{document.path}: an Accelerate config is a mapping of keys to values, not a {type(document.value).__name__}")
     settings = tuple(_settings(document.value))
@@ -184,6 +190,7 @@ def accelerate_file(document: Document) -> AccelerateFile:
     winners = {setting.flag: setting for setting in order}
     if document.get("fp16") and not document.has("mixed_precision"):  # as Accelerate 0.11 wrote it
         winners.setdefault("mixed_precision", Setting(("fp16",), "mixed_precision", "fp16"))
+    winners |= {flag: Setting((f"--{flag}",), flag, value) for flag, value in (typed or {}).items() if value is not None}
     return AccelerateFile(document, settings, winners)
 
 

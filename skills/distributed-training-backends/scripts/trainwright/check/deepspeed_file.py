@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from trainwright.check.facts import table
@@ -35,11 +36,13 @@ def blocks() -> dict[str, dict[str, list[Any]]]:
     return rows
 
 
+@cache
 def top_keys() -> set[str]:
     known = {key.split(".")[0] for key in table("deepspeed")["lookups"]}
     return known | {name.split(".")[0] for name in blocks()} | {*ALSO_READ}
 
 
+@cache
 def read_keys(block: str) -> set[str]:
     return {key.split(".")[1] for key in table("deepspeed")["lookups"] if key.startswith(f"{block}.")}
 

@@ -100,8 +100,8 @@ def _by_share(keys: set[str]) -> str:
     return "unknown"
 
 
-_JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
-_SHELL = re.compile(r"(?:[:=\s\[,-]|^)\"?(\$\{[A-Za-z_]\w*(?::-[^}]*)?\}|\$[A-Za-z_]\w*|\$\([^)]*\))")
+_JINJA = re.compile(r"\{\{.{0,300}?\}\}|\{%.{0,300}?%\}")
+_SHELL = re.compile(r"(?:[:=\s\[,-]|^)\"?(\$\{[A-Za-z_]\w*(?::-[^}]{0,300})?\}|\$[A-Za-z_]\w*|\$\([^)]{0,300}\))")
 _PLACE = re.compile(r"<[A-Z][A-Z0-9_]{2,}>|\b__[A-Z][A-Z0-9_]+__\b|@[A-Z][A-Z0-9_]+@")
 _CAPITALS = re.compile(r":\s*(?!(?:TRUE|FALSE|NULL|NONE)\b)([A-Z][A-Z0-9_]+)\s*(?:[,}\n]|$)")
 

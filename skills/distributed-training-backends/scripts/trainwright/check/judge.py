@@ -22,6 +22,7 @@ from trainwright.check.subject import (
     Unreadable,
 )
 from trainwright.document import Document
+from trainwright.emit.accelerate_file import table as keys
 from trainwright.errors import Exit
 from trainwright.report import Finding, Report
 from trainwright.rules import check_all, load_all
@@ -102,6 +103,10 @@ def _not_held(report: Report, jobs: list[tuple[Job, list[Any]]]) -> None:
 
 
 def _placed(subject: Any) -> Callable[[Finding], Finding]:
+    if isinstance(subject, AccelerateConfig) and subject.document.dialect == "line":
+        return _as_flags
+    if isinstance(subject, DeepSpeedConfig) and subject.document.dialect == "line":
+        return lambda finding: replace(finding, fix=None)
     prefix = ".".join(map(str, subject.prefix)) if isinstance(subject, DeepSpeedConfig) else ""
 
     def placed(finding: Finding) -> Finding:
@@ -111,6 +116,19 @@ def _placed(subject: Any) -> Callable[[Finding], Finding]:
         return replace(finding, path=f"{prefix}.{finding.path}".rstrip("."), fix=fix)
 
     return placed
+
+
+def _as_flags(finding: Finding) -> Finding:
+    blocks = [f"{name}." for name in keys()["blocks"]]
+    message = finding.message
+    for block in blocks:
+        message = message.replace(block, "--")
+
+    def flag(key: str) -> str:
+        return key if key.startswith("--") else f"--{key.rpartition('.')[2]}"
+
+    fix = replace(finding.fix, set={flag(key): value for key, value in finding.fix.set.items()}) if finding.fix else None
+    return replace(finding, message=message, path=flag(finding.path) if finding.path else "", fix=fix)
 
 
 def _said(findings: list[Finding], finding: Finding) -> bool:

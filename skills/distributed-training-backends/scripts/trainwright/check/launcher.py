@@ -99,6 +99,8 @@ def merge(
     if arguments["gpu_ids"] is None:
         arguments["gpu_ids"] = "all" if document.get("gpu_ids") is None else document["gpu_ids"]
     _copy(file, arguments, typed)
+    if file.document.dialect == "line" and "num_processes" not in typed:
+        arguments["num_processes"] = None
     arguments["debug"] = arguments["debug"] or document.get("debug", False)
     from_file = not arguments["mixed_precision"] and file.written("mixed_precision") is not None
     arguments["mixed_precision"] = arguments["mixed_precision"] or (file.written("mixed_precision") if from_file else "no")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -151,7 +151,7 @@ class AccelerateFile:
                 yield stop("fsdp_activation_checkpointing_offload", "needs fsdp_version: 2", "plugin", False)
 
 
-def accelerate_file(document: Document) -> AccelerateFile:
+def accelerate_file(document: Document, typed: Mapping[str, Any] | None = None) -> AccelerateFile:
     if not isinstance(document.value, dict):
         raise UserError(f"{document.path}: an Accelerate config is a mapping of keys to values, not a {type(document.value).__name__}")
     settings = tuple(_settings(document.value))
@@ -160,6 +160,7 @@ def accelerate_file(document: Document) -> AccelerateFile:
     winners = {setting.flag: setting for setting in order}
     if document.get("fp16") and not document.has("mixed_precision"):
         winners.setdefault("mixed_precision", Setting(("fp16",), "mixed_precision", "fp16"))
+    winners |= {flag: Setting((f"--{flag}",), flag, value) for flag, value in (typed or {}).items() if value is not None}
     return AccelerateFile(document, settings, winners)
 
 

@@ -57,12 +57,12 @@ def accelerate_rows(config: AccelerateConfig) -> Iterator[dict[str, Any]]:
     launch = config.launch
     variables = {argument: (name, value) for name, (value, argument) in reversed(environment(launch).items())}
     seen = set()
-    for setting in config.file.settings:
+    for setting in config.file.settings if config.document.dialect != "line" else ():
         if setting.key in keys()["blocks"] and setting.value in (None, {}):
             continue
         argument = setting.flag
         seen.add(argument)
-        if setting.path != config.file.place(argument) and argument in config.file.winners:
+        if setting.path != config.file.place(argument) and argument in config.file.winners and argument not in launch.typed:
             other = config.file.winners[argument].key
             yield _row(config.document.path, setting.key, setting.value, "file", None, "", f"nothing: {other} stands over it", None)
             continue

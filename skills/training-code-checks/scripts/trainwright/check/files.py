@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 MAX_FILES = 2000
 _CONFIGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".sbatch", ".slurm", ".pbs", ".py", ".hjson")
 _SKIPPED = ("node_modules", "__pycache__", "venv", "site-packages", "build", "dist")
+_READ_OF_SOURCE = 2**20
+_TRAINS = re.compile(
+    rb"torch\.distributed|^\s*(?:from|import) (?:accelerate|deepspeed|trl)\b|DistributedDataParallel|\w*Trainer\(", re.MULTILINE
+)
+_STARTS = re.compile(
+    rb"__name__\s*==\s*[\"']__main__|^(?:\w+\s*=\s*)?(?:[\w.]*init_process_group|[\w.]*init_distributed|Accelerator|\w+\.train)\(",
+    re.MULTILINE,
+)
 _ABOVE = 6
 _JUDGED_AS_WHOLE = ("accelerate", "deepspeed", "sagemaker", "training-arguments", "fsdp-config", "unknown")
 
@@ -61,7 +70,8 @@ def _expand(words: Sequence[str]) -> Iterator[tuple[str, bool]]:
         elif any(mark in word for mark in "*?[") and not os.path.lexists(word):
             import glob
 
-            found = sorted(path for path in glob.iglob(word, recursive=True) if os.path.isfile(path))
+            matches = (path for path in glob.iglob(word, recursive=True) if os.path.isfile(path))
+            found = sorted(path for path in matches if word.endswith(".py") or not path.endswith(".py") or is_entry_point(path))
             yield from ((path, False) for path in found)
             if not found:
                 yield word, True
@@ -73,8 +83,21 @@ def _walk(folder: str) -> Iterator[str]:
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED)
         for name in sorted(files):
-            if name.endswith(_CONFIGS) and not os.path.islink(os.path.join(root, name)):
-                yield os.path.join(root, name)
+            path = os.path.join(root, name)
+            if name.endswith(_CONFIGS) and not os.path.islink(path) and (not name.endswith(".py") or is_entry_point(path)):
+                yield path
+
+
+def is_entry_point(path: str) -> bool:
+    name = os.path.basename(path)
+    if name.startswith(("test_", "conftest")) or name.endswith("_test.py") or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_READ_OF_SOURCE)
+    except OSError:
+        return False
+    return _TRAINS.search(head) is not None and _STARTS.search(head) is not None
 
 
 def load(path: str, forced: str = "", text: str | None = None) -> Loaded:

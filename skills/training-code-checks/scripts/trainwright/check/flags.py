@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainwright.check.facts import table
@@ -25,7 +26,26 @@ _WRAPPERS = (
     "numactl",
     "singularity",
     "apptainer",
+    "docker",
+    "podman",
+    "shifter",
+    "ibrun",
+    "prun",
+    "timeout",
+    "stdbuf",
+    "taskset",
+    "nsys",
+    "ncu",
+    "uv",
+    "poetry",
+    "pixi",
+    "conda",
+    "mamba",
+    "ray",
+    "ssh",
+    "pdsh",
 )
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _ALONE = {
     "torchrun": ("standalone", "no_python", "m", "module", "run_path", "use_env"),
     "deepspeed": (
@@ -40,6 +60,7 @@ _ALONE = {
     ),
     "python": ("u", "O", "OO", "B", "E", "I", "s", "S", "v", "b", "q", "i"),
 }
+_OF_CONFIGS = ("llamafactory-cli", "axolotl")
 _COUNTS = {"nproc_per_node": "nproc", "nproc-per-node": "nproc", "nnodes": "nnodes", "num_gpus": "nproc", "num_nodes": "nnodes"}
 
 
@@ -64,10 +85,29 @@ def command_of(words: Sequence[str], where: Location | None = None) -> Command |
         if name in ("torchrun", "deepspeed"):
             return _other(name, list(words[index + 1 :]), where)
         if name.startswith("python"):
-            return _python(list(words[index + 1 :]), where)
-        if index == 0 and name not in _WRAPPERS and "=" not in word and not name.startswith(("$", "-")):
+            command = _python(list(words[index + 1 :]), where)
+            return replace(command, typed=_ranks_of_wrapper(words[:index])) if command and command.launcher == "python" else command
+        if name in _OF_CONFIGS and words[index + 1 : index + 2] == ["train"]:
+            return Command("python", tuple(words[index + 1 :]), {}, "", tuple(words[index + 2 :]), where)
+        if index == 0 and not is_wrapper(word):
             return None
     return None
+
+
+def is_wrapper(word: str) -> bool:
+    name = word.rpartition("/")[2]
+    return name in _WRAPPERS or name in _SHELLS or "=" in word or name.startswith(("$", "-"))
+
+
+def _ranks_of_wrapper(words: Sequence[str]) -> dict[str, Any]:
+    if not words or words[0].rpartition("/")[2] not in ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "aprun"):
+        return {}
+    for index, word in enumerate(words):
+        name, _, value = word.partition("=")
+        count = value or "".join(words[index + 1 : index + 2])
+        if name in ("-n", "-np", "--np", "--ntasks") and count.isdecimal() and count.strip("0") not in ("", "1"):
+            return {"nproc": count}
+    return {}
 
 
 def _python(words: list[str], where: Location | None) -> Command | None:

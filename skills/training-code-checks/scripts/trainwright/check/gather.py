@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trainwright.check import dialects, files, flags
+from trainwright.check import dialects, files, flags, overrides
 from trainwright.check.facts import table
 from trainwright.check.launcher import merge
 from trainwright.check.subject import (
@@ -25,7 +26,7 @@ from trainwright.check.subject import (
     TrainingArguments,
     Unreadable,
 )
-from trainwright.document import Document
+from trainwright.document import Document, spoken
 from trainwright.emit.accelerate_file import AccelerateFile, accelerate_file
 from trainwright.errors import UserError
 from trainwright.report import Location, Report
@@ -33,6 +34,22 @@ from trainwright.report import Location, Report
 if TYPE_CHECKING:
     import ast
 
+_DEVICES = (("PT_HPU_", "hpu"), ("HABANA_", "hpu"), ("ZE_AFFINITY_MASK", "xpu"), ("ZE_FLAT_DEVICE_HIERARCHY", "xpu"))
+_LARGEST = 2**20
+_CONFIGS = (".yaml", ".yml", ".json", ".toml")
+_OF_TOOLS = (
+    "training-arguments",
+    "axolotl",
+    "llama-factory",
+    "verl",
+    "openrlhf",
+    "torchtitan",
+    "nanotron",
+    "gpt-neox",
+    "megatron",
+    "template",
+)
+_READS_TRAINER = re.compile(r"TrainingArguments|HfArgumentParser|TrlParser|[A-Z]\w*Config\b.{0,40}trl|trl.{0,80}Config")
 _DEPTH = 4
 NOT_JUDGED = {
     "model": "a model's config.json: give it with --model beside the config that trains it",
@@ -81,7 +98,7 @@ class Gatherer:
             if not by_name and loaded.dialect == "unreadable" and not dialects.speaks_of_backends(loaded.text):
                 self.report.skip(path, "it cannot be read, and nothing in it says that it is a config of a backend")
                 continue
-            if by_name or loaded.dialect not in ("unknown", "model", "python"):
+            if by_name or loaded.dialect not in ("unknown", "model"):
                 roots.append(loaded)
                 self._row(loaded)
         drafts = list(self._lines(line))
@@ -240,7 +257,8 @@ class Draft:
     def accelerate(
         self, document: Document, typed: Mapping[str, Any], where: Location | None, folder: str, depth: int, unread: tuple[str, ...] = ()
     ) -> None:
-        file: AccelerateFile = accelerate_file(document)
+        by_line = typed or document.dialect == "line"
+        file: AccelerateFile = accelerate_file(spoken(document, where or Location("--context")) if by_line else document, typed)
         launch = merge(file, typed, where, unread)
         self._words_of_context()
         deepspeed, missing, no_json = None, "", ""
@@ -260,6 +278,7 @@ class Draft:
         command = flags.command_of_context(self.context)
         if command is not None and command not in self.commands:
             self.commands.append(command)
+            self.know("world_size", flags.ranks_of(command), "--context")
 
     def deepspeed(self, loaded: files.Loaded, reader: str, launch: Any = None) -> DeepSpeedConfig | None:
         document = loaded.document
@@ -285,8 +304,15 @@ class Draft:
         self.places.update(script.places)
         self.know("gpus_per_node", script.gpus_per_node, loaded.path)
         self.know("hardware", script.gpu_type or None, loaded.path)
+        self.know(
+            "device", next((kind for name in script.environment for start, kind in _DEVICES if name.startswith(start)), None), loaded.path
+        )
         folder = script.folder if script.folder and os.path.isdir(script.folder) else ""
         ranks = script.nodes * script.tasks_per_node if script.nodes and script.tasks_per_node else None
+        if not script.commands:
+            self.gatherer.report.skip(
+                loaded.path, "it holds no launch line that check knows: accelerate, torchrun, deepspeed, python FILE.py"
+            )
         for command in script.commands:
             if command.launcher == "python" and ranks and ranks > 1:
                 self.know("world_size", ranks, f"{loaded.path}: nodes x tasks")
@@ -297,20 +323,23 @@ class Draft:
         origin = referrer or "--cli"
         self.know("world_size", flags.ranks_of(command), origin)
         arguments = flags.script_arguments(command.script_words)
-        self._script_arguments(command, arguments, origin, folder)
         source = self.gatherer.follow(command.script, origin, folder) if command.script.endswith(".py") else None
+        self.know("device", "hpu" if arguments.get("use_habana") is True else None, origin)
+        self._script_arguments(command, arguments, origin, folder, not _has_own_flags(source))
         if source is not None:
             self.add(source, 1)
+        self._configs_of_words(command, origin, folder)
+        self._config_in_line(command, arguments, origin)
         if command.launcher == "accelerate":
             self._accelerate_line(command, origin, folder)
 
     def _accelerate_line(self, command: Command, origin: str, folder: str) -> None:
         target = command.typed.get("config_file")
         if target is None:
-            _text, _path = ("distributed_type: NO\n", "--cli")
             target = files.default_accelerate_file()
             if target is None:
-                self.gatherer.report.skip("the launcher's defaults", f"{origin} names no config file, and there is no default one")
+                self.gatherer.report.skip("a default config file", f"{origin} names none, and there is none here: its flags are judged")
+                self.accelerate(_of_line(command, origin), command.typed, command.where, folder, 1, command.script_words)
                 return
         loaded = self.gatherer.follow(target, origin, folder)
         if loaded is None:
@@ -322,11 +351,33 @@ class Draft:
         else:
             self.add(loaded, 1, "", folder)
 
-    def _script_arguments(self, command: Command, arguments: dict[str, Any], origin: str, folder: str) -> None:
-        names = {*table("arguments")["arguments"]}
+    def _config_in_line(self, command: Command, arguments: dict[str, Any], origin: str) -> None:
+        if any(word.lstrip("+").startswith("actor_rollout_ref.") for word in command.script_words):
+            values = overrides.overrides_of(command.script_words)
+            self.know("world_size", overrides.ranks_of_verl(values), origin)
+            self.gatherer.report.skip(f"{origin}: overrides of verl", "only what they say of FSDP is judged")
+            self._foreign(overrides.document_of(values, origin, command.where), "verl", 1, "")
+        elif overrides.is_openrlhf(command):
+            values = overrides.deepspeed_of_openrlhf(arguments)
+            self.gatherer.report.skip(f"{origin}: flags of OpenRLHF", "only the DeepSpeed config that it makes of them is judged")
+            document = overrides.document_of(values, origin, command.where)
+            self.subjects.append(DeepSpeedConfig(document, values, self.context, "deepspeed"))
+
+    def _configs_of_words(self, command: Command, origin: str, folder: str) -> None:
+        for word in command.script_words[:200]:
+            place = files.find(word.rpartition("=")[2], origin, folder) if word.endswith(_CONFIGS) else None
+            if place and os.path.getsize(place[0]) < _LARGEST and self.gatherer.load(place[0], False).dialect in _OF_TOOLS:
+                loaded = self.gatherer.follow(place[0], origin, "")
+                if loaded is not None and loaded.path not in self.seen:
+                    if loaded.dialect in NOT_JUDGED:
+                        self.gatherer.report.skip(loaded.path, NOT_JUDGED[loaded.dialect])
+                    self.add(loaded, 1, "", folder)
+
+    def _script_arguments(self, command: Command, arguments: dict[str, Any], origin: str, folder: str, of_trainer: bool) -> None:
+        names = {*table("arguments")["arguments"]} if of_trainer and not overrides.is_openrlhf(command) else set()
         if {"tensor_model_parallel_size", "pipeline_model_parallel_size"} & {*arguments}:
             self.subjects.append(Megatron(arguments, self.context, None, command.where))
-        elif len(names & {*arguments}) >= 2 or ("deepspeed" in arguments and "output_dir" in arguments):
+        elif len(names & {*arguments}) >= 2 or (names and "deepspeed" in arguments and "output_dir" in arguments):
             self.know("training_args", arguments, f"flags of {command.script}")
             self.subjects.append(TrainingArguments(arguments, self.context, None, (), command.where))
         reader = "transformers" if names & {*arguments} - {"deepspeed"} else "deepspeed"
@@ -383,6 +434,17 @@ class Draft:
             names = {str(key).removeprefix("fsdp_"): str(key) for key in values}
             plain = {name: values[key] for key in values if (name := str(key).removeprefix("fsdp_")) in names}
             self.subjects.append(FsdpBlock(document, plain, names, self.context, path, reader))
+
+
+def _has_own_flags(source: files.Loaded | None) -> bool:
+    return source is not None and "ArgumentParser(" in source.text and not _READS_TRAINER.search(source.text)
+
+
+def _of_line(command: Command, origin: str) -> Document:
+    typed = command.typed
+    paradigms = (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("use_megatron_lm", "MEGATRON_LM"), ("tpu", "XLA"), ("cpu", "NO"))
+    kind = next((kind for flag, kind in paradigms if typed.get(flag)), "NO" if typed.get("num_processes") == 1 else "MULTI_GPU")
+    return Document(origin, "", "line", {"compute_environment": "LOCAL_MACHINE", "distributed_type": kind}, {})
 
 
 def _has_auto(values: Mapping[str, Any], depth: int = 0) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwright.check.rules.accelerate_launch import hit, set_to
 from trainwright.check.subject import AccelerateConfig
-from trainwright.emit.accelerate_file import shown
+from trainwright.emit.accelerate_file import nearest, shown
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
@@ -88,7 +88,13 @@ def _backend(config: AccelerateConfig) -> Iterator[Hit]:
     if value is None:
         return
     name = str(value).upper()
-    if name not in ("TE", "AO", "MSAMP"):
+    if name == "TE":
+        yield from _recipe(config)
+    if value in ("te", "ao") and config.context.since("accelerate", "1.13"):
+        typed = "; the flag takes no capitals, fp8_config.backend of the file does" if "fp8_backend" in config.launch.typed else ""
+        message = f"{value}: the launcher hands it on as written, and the worker knows {name} in capitals alone{typed}"
+        yield hit(config, "fp8_backend", message, fix=Fix({"fp8_config.backend": name}))
+    elif name not in ("TE", "AO", "MSAMP"):
         yield hit(config, "fp8_backend", f"{shown(value)} is not one of TE, AO, MSAMP", fix=set_to(config, "fp8_backend", "TE"))
     elif name == "MSAMP" and config.kind == "fsdp":
         yield hit(config, "fp8_backend", "MSAMP does not go with FSDP", fix=set_to(config, "fp8_backend", "TE"))
@@ -99,6 +105,16 @@ def _backend(config: AccelerateConfig) -> Iterator[Hit]:
         gathers = config.written("fp8_enable_fsdp_float8_all_gather") and config.true("fp8_enable_fsdp_float8_all_gather")
         if config.file.version == 1 and gathers:
             yield hit(config, "fp8_enable_fsdp_float8_all_gather", "needs FSDP2", fix=set_to(config, "fsdp_version", 2))
+
+
+def _recipe(config: AccelerateConfig) -> Iterator[Hit]:
+    """Words of Transformer Engine's recipe that TERecipeKwargs refuses."""
+    for argument, choices in (("fp8_format", ("HYBRID", "E4M3", "E5M2")), ("fp8_amax_compute_algo", ("max", "most_recent"))):
+        value = config.value(argument)
+        if value is not None and str(value).lower() not in (choice.lower() for choice in choices) and "$" not in str(value):
+            near = nearest(value, choices, 0.5)
+            fix = set_to(config, argument, near) if near else None
+            yield hit(config, argument, f"{shown(value)} is not one of {', '.join(choices)}", fix=fix)
 
 
 @rule(
