@@ -63,8 +63,10 @@ def _library(skill: Skill) -> dict[str, str]:
 
 
 def _as_copied(skill: Skill, path: str, text: str) -> str:
-    """A rule's docstring is its page: rules are never bare."""
-    return bare(text, f"{LIBRARY}/{path}") if skill.bare and path.endswith(".py") and "/rules/" not in path else text
+    pages = "/rules/" in path
+    if not skill.bare or not path.endswith(".py") or (pages and any(command.name == "explain" for command in skill.commands)):
+        return text
+    return bare(text, f"{LIBRARY}/{path}", titles=pages)
 
 
 def _files(library: Path, glob: str) -> Iterator[str]:
