@@ -329,11 +329,14 @@ def _lookups(config: Any) -> Json:
 def arguments_table() -> Json:
     arguments = importlib.import_module("transformers").TrainingArguments
     rows = {f.name: None if f.default is dataclasses.MISSING else _plain(f.default) for f in dataclasses.fields(arguments) if f.init}
+    layers = _layers()
+    single = {family: names[0].removeprefix(family) for family, names in layers.items() if len(names) == 1 and names[0].startswith(family)}
     return {
         "version": importlib.metadata.version("transformers"),
         "arguments": rows,
-        "layers": _layers(),
-        "no_hidden_size": _no_hidden_size(),
+        "layers": {family: names for family, names in layers.items() if family not in single},
+        "one_layer": _by_value(single),
+        "no_hidden_size": _by_value(_no_hidden_size()),
         "choices": _choices(),
     }
 
@@ -354,6 +357,14 @@ def _layers() -> dict[str, list[str]]:
         for cls in (cls for cls in classes if cls.name.endswith("PreTrainedModel")):
             found[cls.name.removesuffix("PreTrainedModel")] = sorted(layers)
     return {family: layers for family, layers in found.items() if layers}
+
+
+def _by_value(rows: dict[str, str]) -> dict[str, str]:
+    """{"Llama": "DecoderLayer", ...} -> {"DecoderLayer": "Llama ...", ...}: as check/facts.py unfolds it."""
+    found: dict[str, list[str]] = {}
+    for name, value in rows.items():
+        found.setdefault(value, []).append(name)
+    return {value: " ".join(names) for value, names in sorted(found.items())}
 
 
 def _choices() -> dict[str, list[str]]:

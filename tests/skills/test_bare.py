@@ -41,3 +41,25 @@ def test_the_whole_library_keeps_its_code(root: Path) -> None:
 )
 def test_what_is_left(source: str, left: str) -> None:
     assert bare(source, "x.py") == (f"# x.py without its comments\n{left}" if left else "")
+
+
+def test_a_rule_without_its_page_keeps_its_title_and_its_code(root: Path) -> None:
+    for file in (root / "helpers" / "trainwright").rglob("rules/*.py"):
+        text = file.read_text()
+        short = ast.parse(bare(text, "x.py", titles=True))
+        titles = {node.name: ast.get_docstring(node) for node in ast.walk(short) if isinstance(node, ast.FunctionDef)}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
+                assert titles[node.name] == next(iter((ast.get_docstring(node) or "").splitlines()), None), (file, node.name)
+        assert stripped(short) == stripped(ast.parse(text)), file
+
+
+def test_a_rule_with_its_page_loses_nothing_else_than_comments(root: Path) -> None:
+    for file in (root / "helpers" / "trainwright").rglob("rules/*.py"):
+        text = file.read_text()
+        short = ast.parse(bare(text, "x.py", pages=True))
+        pages = {node.name: ast.get_docstring(node) for node in ast.walk(short) if isinstance(node, ast.FunctionDef)}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and "rule(" in "".join(map(ast.unparse, node.decorator_list)):
+                assert pages[node.name] == ast.get_docstring(node), (file, node.name)
+        assert stripped(short) == stripped(ast.parse(text)), file

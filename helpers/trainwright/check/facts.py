@@ -16,7 +16,16 @@ SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts
 def table(name: str) -> dict[str, Any]:
     """tables/NAME.json: "accelerate", "deepspeed" or "arguments"."""
     loaded: dict[str, Any] = json.loads((Path(__file__).parent / "tables" / f"{name}.json").read_text(encoding="utf-8"))
+    if name == "arguments":
+        _unfold(loaded)
     return loaded
+
+
+def _unfold(loaded: dict[str, Any]) -> None:
+    """What is written short: the one layer of many families by its ending, {"DecoderLayer": "Llama Mistral ..."}, and kinds by word."""
+    for ending, families in loaded.pop("one_layer").items():
+        loaded["layers"] |= {family: [family + ending] for family in families.split()}
+    loaded["no_hidden_size"] = {family: kind for kind, families in loaded["no_hidden_size"].items() for family in families.split()}
 
 
 def release(text: str) -> tuple[int, ...]:

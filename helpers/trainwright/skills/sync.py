@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -63,8 +64,12 @@ def _library(skill: Skill) -> dict[str, str]:
 
 
 def _as_copied(skill: Skill, path: str, text: str) -> str:
-    """A rule's docstring is its page: rules are never bare."""
-    return bare(text, f"{LIBRARY}/{path}") if skill.bare and path.endswith(".py") and "/rules/" not in path else text
+    if skill.bare and path.endswith(".json"):
+        return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) + "\n"
+    if not skill.bare or not path.endswith(".py"):
+        return text
+    explains = any(command.name == "explain" for command in skill.commands)
+    return bare(text, f"{LIBRARY}/{path}", titles="/rules/" in path and not explains, pages="/rules/" in path and explains)
 
 
 def _files(library: Path, glob: str) -> Iterator[str]:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 MAX_FILES = 2000
 _CONFIGS = (".yaml", ".yml", ".json", ".toml", ".sh", ".sbatch", ".slurm", ".pbs", ".py", ".hjson")
 _SKIPPED = ("node_modules", "__pycache__", "venv", "site-packages", "build", "dist")
-_READ_OF_SOURCE = 2**20
+_READ_OF_SOURCE = 2**18
 _TRAINS = re.compile(
-    rb"torch\.distributed|^\s*(?:from|import) (?:accelerate|deepspeed|trl)\b|DistributedDataParallel|\w*Trainer\(", re.MULTILINE
+    rb"torch\.distributed|^[ \t]*(?:from|import) (?:accelerate|deepspeed|trl)\b|DistributedDataParallel|Trainer\(", re.MULTILINE
 )
 _STARTS = re.compile(
-    rb"__name__\s*==\s*[\"']__main__|^(?:\w+\s*=\s*)?(?:[\w.]*init_process_group|[\w.]*init_distributed|Accelerator|\w+\.train)\(",
+    rb"__name__[ \t]*==[ \t]*[\"']__main__|^(?:\w{1,40}[ \t]*=[ \t]*)?(?:\w{1,40}\.){0,3}"
+    rb"(?:init_process_group|init_distributed|Accelerator|train)\(",
     re.MULTILINE,
 )
 _ABOVE = 6
@@ -97,7 +98,7 @@ def is_entry_point(path: str) -> bool:
             head = file.read(_READ_OF_SOURCE)
     except OSError:
         return False
-    return _TRAINS.search(head) is not None and _STARTS.search(head) is not None
+    return b"\0" not in head and _TRAINS.search(head) is not None and _STARTS.search(head) is not None
 
 
 def load(path: str, forced: str = "", text: str | None = None) -> Loaded:

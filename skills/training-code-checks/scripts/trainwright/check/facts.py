@@ -13,7 +13,15 @@ SCHEDULER = re.compile(r"\b(?!Dummy|Megatron)(?:[A-Z]\w*(?:LR|Scheduler|Restarts
 @cache
 def table(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((Path(__file__).parent / "tables" / f"{name}.json").read_text(encoding="utf-8"))
+    if name == "arguments":
+        _unfold(loaded)
     return loaded
+
+
+def _unfold(loaded: dict[str, Any]) -> None:
+    for ending, families in loaded.pop("one_layer").items():
+        loaded["layers"] |= {family: [family + ending] for family in families.split()}
+    loaded["no_hidden_size"] = {family: kind for kind, families in loaded["no_hidden_size"].items() for family in families.split()}
 
 
 def release(text: str) -> tuple[int, ...]:

@@ -1,5 +1,4 @@
-"""Rules on Accelerate config files as a whole: keys that nothing reads, values that stop it, ranks and devices."""
-
+# helpers/trainwright/check/rules/accelerate.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,9 +10,9 @@ from trainwright.emit.accelerate_file import Setting, is_close, is_count, neares
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
-_ALIKE = 0.75  # how alike two keys have to be before one is offered for the other
+_ALIKE = 0.75
 _BLOCKS = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATRON_LM": "megatron_lm_config"}
-_ONE_PROCESS = ("NO", "MULTI_CPU")  # what Accelerate starts as one plain process, without torchrun
+_ONE_PROCESS = ("NO", "MULTI_CPU")
 
 
 @rule(
@@ -69,7 +68,6 @@ def _unknown_top(config: AccelerateConfig, setting: Setting) -> tuple[str, Fix]:
 
 
 def _in_block(key: str) -> str:
-    """Where a key that stands at the top level belongs: "fsdp_config.fsdp_version", or "" for nowhere."""
     for block, keys in table()["blocks"].items():
         _, prefix = table()["prefixes"].get(block, ("", ""))
         if found := next((name for name in (key, f"{prefix}{key}") if name in keys), None):
@@ -188,7 +186,7 @@ def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
         mixed_precision: 'no'
     """
     if config.kind == "sagemaker":
-        return  # another class with its own words: ACC013
+        return
     yield from _distributed_type(config)
     for setting, problem in (pair for pair in config.file.refused() if not _said_of_line(config, pair[0])):
         fix = None if problem.instead is None else Fix({setting.key: problem.instead}, safe=_is_meant(setting, problem.instead))
@@ -197,15 +195,13 @@ def refused_value(config: AccelerateConfig) -> Iterator[Hit]:
 
 
 def _said_of_line(config: AccelerateConfig, setting: Setting) -> bool:
-    """Whether a flag's value is judged by its choices (JOB001), or is one that the shell fills."""
     return setting.flag in config.launch.typed and (bool(facts("accelerate")["flags"][setting.flag][2:3]) or "$" in str(setting.value))
 
 
 def _is_meant(setting: Setting, instead: Any) -> bool:
-    """Whether what is refused says the same as `instead` in other words, so that nobody has to be asked."""
     value = setting.value
     if setting.flag == "fsdp_sync_module_states":
-        return True  # what runs by default
+        return True
     if (
         setting.flag in ("fsdp_state_dict_type", "fsdp_activation_checkpointing_offload")
         and value != instead

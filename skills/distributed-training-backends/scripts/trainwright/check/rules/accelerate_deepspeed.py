@@ -1,5 +1,4 @@
-"""Rules on Accelerate files that start DeepSpeed: the file it names, keys beside it, and what the plugin makes of them."""
-
+# helpers/trainwright/check/rules/accelerate_deepspeed.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ def names_file(config: AccelerateConfig) -> bool:
 
 
 def stage_of(config: AccelerateConfig) -> int | None:
-    """The ZeRO stage that runs: the DeepSpeed file's, else zero_stage, else 2; None where it is not known."""
     if config.kind != "deepspeed":
         return None
     if names_file(config):

@@ -1,5 +1,4 @@
-"""Rules on how Accelerate starts DeepSpeed: the launcher of several machines, the file it is given, what its engine refuses."""
-
+# helpers/trainwright/check/rules/accelerate_deepspeed_start.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -109,7 +108,6 @@ _ARGUMENTS = {
 
 
 def _engine(config: AccelerateConfig) -> Iterator[Hit]:
-    """What DeepSpeedConfig refuses of the config that the plugin makes of the file's keys."""
     for problem in problems(plugin_config(config.launch)):
         argument = _ARGUMENTS.get(tuple(map(str, problem.path)), "")
         if argument and not str(config.value(argument)).startswith("$"):

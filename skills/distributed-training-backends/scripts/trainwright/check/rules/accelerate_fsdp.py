@@ -1,5 +1,4 @@
-"""Rules on the fsdp_config block of Accelerate config files: versions against keys, and what gets wrapped."""
-
+# helpers/trainwright/check/rules/accelerate_fsdp.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ _DEAD_UNDER_V2 = {
     "fsdp_forward_prefetch": ("false",),
     "fsdp_backward_prefetch": ("none", "no_prefetch", "backward_pre"),
 }
-# The classes of a family's modules in transformers; a name that is none of them wraps nothing there.
 MODULE_CLASSES = {
     "llama": (
         "LlamaForCausalLM",
@@ -125,7 +123,6 @@ def _strategy_fix(key: str, asked: str, own: bool) -> Fix:
 
 
 def _severity(same: bool, own: bool) -> Severity:
-    """Information where what was asked is what runs; a warning where the key that counts is written too."""
     return Severity.INFO if same else Severity.WARNING if own else Severity.ERROR
 
 
@@ -230,26 +227,22 @@ def _named_classes(config: AccelerateConfig) -> Iterator[Hit]:
 
 
 def misspelt(name: str, family: str) -> str:
-    """The layer of a family that a name nearly spells, "" where it is a layer of its own or nothing near."""
     layers: list[str] = facts("arguments")["layers"][family]
     return next((own for own in layers if own != name and own.lower() == name.lower()), "")
 
 
 def family_of(model_class: str) -> str:
-    """The family that a model class of Transformers is named after: "Bert" of BertForSequenceClassification; "" where unknown."""
     fitting = [family for family in facts("arguments")["layers"] if model_class.startswith(family)]
     return max(fitting, key=len, default="")
 
 
 def of_another_family(name: str, family: str) -> bool:
-    """Whether a class is a layer of a family of Transformers', and neither of this one nor named after it."""
     layers: dict[str, list[str]] = facts("arguments")["layers"]
     known = any(name in own for other, own in layers.items() if other != family)
     return known and name not in layers[family] and not name.startswith(family)
 
 
 def _malformed(value: Any) -> str:
-    """Why a value is no list of class names as Accelerate splits it, "" where it is one."""
     if isinstance(value, (list, dict)):
         return "is no text: Accelerate looks for a class of that whole name"
     names = str(value).split(",")

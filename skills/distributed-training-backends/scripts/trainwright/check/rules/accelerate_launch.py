@@ -1,5 +1,4 @@
-"""Rules on how `accelerate launch` starts a job from its file: keys that lose to a flag, machines, ranks, devices, addresses."""
-
+# helpers/trainwright/check/rules/accelerate_launch.py without its comments
 from __future__ import annotations
 
 import os
@@ -19,7 +18,6 @@ _HOST = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$|^\[?[0-9A-Fa-f:]+
 
 
 def hit(config: AccelerateConfig, argument: str, message: str, **more: Any) -> Hit:
-    """A finding at a launcher argument, named as the file spells it."""
     key = config.key(argument)
     return Hit(f"{key} {message}", config.at(argument), key, **more)
 
@@ -29,7 +27,6 @@ def set_to(config: AccelerateConfig, argument: str, value: Any, **more: Any) -> 
 
 
 def stopped(config: AccelerateConfig, *kinds: str) -> Iterator[Hit]:
-    """The launcher's stops of these kinds as findings."""
     for stop in stops(config.launch):
         if stop.kind in kinds:
             yield told(config, stop)
@@ -154,7 +151,7 @@ def _address(config: AccelerateConfig) -> Iterator[Hit]:
     address = config.value("main_process_ip")
     by_hostfile = config.kind == "deepspeed" and config.value("deepspeed_hostfile")
     if address in (None, "") and config.kind != "simple":
-        if not by_hostfile and "--main_process_ip" not in config.launch.unread:  # else JOB001 says why it is not read
+        if not by_hostfile and "--main_process_ip" not in config.launch.unread:
             yield hit(config, "main_process_ip", "is missing: the machines wait for each other at no address")
     elif isinstance(address, str) and "$" not in address and not _HOST.match(address):
         bare = address.rpartition("@")[2].rpartition("/")[2].partition(":")[0]
@@ -410,4 +407,4 @@ def argument_the_launcher_refuses(config: AccelerateConfig) -> Iterator[Hit]:
     """
     if config.file.kind and config.document.get("compute_environment") in (None, "LOCAL_MACHINE"):
         found = stopped(config, "paradigm", "conversion", "count", "fp8")
-        yield from (hit for hit in found if hit.path != "num_processes")  # ACC007
+        yield from (hit for hit in found if hit.path != "num_processes")

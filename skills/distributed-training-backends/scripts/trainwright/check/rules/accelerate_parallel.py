@@ -1,5 +1,4 @@
-"""Rules on parallelism_config of Accelerate files: axes against ranks, kinds of job and each other."""
-
+# helpers/trainwright/check/rules/accelerate_parallel.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ _STOPS = ("product", "negative", "size", "cp_and_sp", "tp_and_ddp", "comm", "bac
 
 
 def axes(config: AccelerateConfig) -> dict[str, int]:
-    """The sizes by axis where a parallelism_config is used and the plugin takes each of them, be their product right or not; else none."""
     sizes = config.launch.sizes if config.kind in ("fsdp", "deepspeed", "multi_gpu", "megatron") else None
     return sizes if sizes and not any(stop.kind in _STOPS[1:] for stop in stops(config.launch)) else {}
 

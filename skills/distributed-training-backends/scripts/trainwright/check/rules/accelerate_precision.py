@@ -1,5 +1,4 @@
-"""Rules on precision, compiling and devices in Accelerate files: fp8, dynamo, TPU, XPU, HPU, CPU."""
-
+# helpers/trainwright/check/rules/accelerate_precision.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -108,7 +107,6 @@ def _backend(config: AccelerateConfig) -> Iterator[Hit]:
 
 
 def _recipe(config: AccelerateConfig) -> Iterator[Hit]:
-    """Words of Transformer Engine's recipe that TERecipeKwargs refuses."""
     for argument, choices in (("fp8_format", ("HYBRID", "E4M3", "E5M2")), ("fp8_amax_compute_algo", ("max", "most_recent"))):
         value = config.value(argument)
         if value is not None and str(value).lower() not in (choice.lower() for choice in choices) and "$" not in str(value):
@@ -210,7 +208,6 @@ def device_against_setting(config: AccelerateConfig) -> Iterator[Hit]:
 
 
 def _of_bindings(backend: str | None) -> bool:
-    """Whether a collective backend is that of Intel's separate bindings (ccl, oneccl_bindings_for_pytorch), not torch's own xccl."""
     name = (backend or "").lower()
     return "ccl" in name and "xccl" not in name and "nccl" not in name
 

@@ -1,5 +1,4 @@
-"""Rules on FSDP in Accelerate files beside those on its keys: units, saving, compiling, quantization and releases."""
-
+# helpers/trainwright/check/rules/accelerate_sharding.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -218,14 +217,12 @@ def fsdp_against_trainer(config: AccelerateConfig) -> Iterator[Hit]:
 
 
 def _gathers_again(config: AccelerateConfig) -> bool:
-    """Whether parameters are freed after the forward, so that recomputing a layer gathers them once more."""
     if config.file.version == 1:
         return config.file.value(_KEY) in ("FULL_SHARD", "HYBRID_SHARD")
     return config.true("fsdp_reshard_after_forward")
 
 
 def of_bitsandbytes(optimizer: str) -> bool:
-    """8-bit optimizers, which Transformers calls adamw_8bit and adamw_bnb_8bit; torchao's (adamw_torch_8bit) shard."""
     return "8bit" in optimizer and not any(word in optimizer for word in ("torch_8bit", "torchao", "4bit"))
 
 

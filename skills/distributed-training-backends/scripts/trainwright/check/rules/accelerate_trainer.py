@@ -1,5 +1,4 @@
-"""Rules on Accelerate files against the model and the hardware of the job, and against the arguments of the Trainer."""
-
+# helpers/trainwright/check/rules/accelerate_trainer.py without its comments
 from __future__ import annotations
 
 import re
@@ -13,9 +12,7 @@ from trainwright.emit.accelerate_file import shown
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
-# The launcher's argument and the Trainer's that it has to equal, where the file gives no DeepSpeed JSON.
 _PAIRS = (("gradient_accumulation_steps", "gradient_accumulation_steps"), ("gradient_clipping", "max_grad_norm"))
-# Compute capability below 8.9, as names of nodes, partitions and accelerators have it; and the first Gaudi.
 _BELOW_8_9 = re.compile(r"(?i)(?:^|[^a-z0-9])(v100|p100|t4|a100|a10g?|a30|a40|a5000|a6000|rtx-?[23]0\d0|quadro|gaudi1?)(?:$|[^0-9])")
 
 

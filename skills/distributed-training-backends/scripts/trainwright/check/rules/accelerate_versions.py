@@ -1,5 +1,4 @@
-"""Rules on Accelerate files against the release that the job has."""
-
+# helpers/trainwright/check/rules/accelerate_versions.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -67,7 +66,6 @@ def key_of_a_later_release(config: AccelerateConfig) -> Iterator[Hit]:
 
 
 def _lacks(history: dict[str, list[str]], key: str, version: str) -> bool:
-    """Whether a release is known not to have a key: it is no later than the last compared one without it."""
     since = _since(history, key)
     compared = sorted({row[0] for row in history.values() if row[0]}, key=release)
     earlier = [each for each in ("0.21.0", *compared) if before(each, since)]
@@ -75,5 +73,4 @@ def _lacks(history: dict[str, list[str]], key: str, version: str) -> bool:
 
 
 def _since(history: dict[str, list[str]], key: str) -> str:
-    """The first compared release that has a key; "" where the first one has it already, or where the key is not known."""
     return history.get(key, [""])[0]

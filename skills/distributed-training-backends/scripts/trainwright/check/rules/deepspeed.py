@@ -1,5 +1,4 @@
-"""Rules on DeepSpeed configs: what DeepSpeedConfig refuses, what nothing reads, and the three batch sizes."""
-
+# helpers/trainwright/check/rules/deepspeed.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ _RENAMED = {
 
 
 def hit(config: DeepSpeedConfig, path: tuple[Any, ...], message: str, **more: Any) -> Hit:
-    """A finding at a key of the config, whose name opens the message."""
     key = ".".join(map(str, path))
     return Hit(f"{key} {message}", config.at(*path), key, **more)
 
@@ -39,7 +37,6 @@ def told(config: DeepSpeedConfig, problem: Problem, **more: Any) -> Hit:
 
 
 def says(value: Any, instead: Any) -> bool:
-    """Whether a quoted value says the number or the truth that has to stand there."""
     if not isinstance(value, str):
         return False
     if isinstance(instead, bool):
@@ -118,7 +115,6 @@ def unknown_key_in_strict_block(config: DeepSpeedConfig) -> Iterator[Hit]:
 
 
 def _nearest_fix(config: DeepSpeedConfig, path: tuple[Any, ...], block: str) -> Fix:
-    """The nearest key of the same block; else the block or the top where the key belongs; else delete it."""
     name, value = str(path[-1]), config.get(*path)
     delete = {".".join(map(str, path)): None}
     near = _RENAMED.get((block, name)) or nearest(name, blocks()[block], 0.8)

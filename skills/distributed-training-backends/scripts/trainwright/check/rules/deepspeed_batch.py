@@ -1,5 +1,4 @@
-"""The rule on the batch sizes of DeepSpeed configs: numbers that multiply on the job's ranks."""
-
+# helpers/trainwright/check/rules/deepspeed_batch.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -74,13 +73,11 @@ def batch_sizes_disagree(config: DeepSpeedConfig) -> Iterator[Hit]:
 
 
 def _for_hugging_face(values: dict[str, Any]) -> bool:
-    """Whether "auto" stands in blocks too: a file for the Trainer, whose batch sizes another program has to fill before it hands it on."""
     blocks = [value for value in values.values() if isinstance(value, dict)]
     return any("auto" in [v for v in block.values() if isinstance(v, str)] or _for_hugging_face(block) for block in blocks)
 
 
 def _ranks(config: DeepSpeedConfig) -> int | None:
-    """The ranks that the batch is divided over: those of the job, by the size of sequence parallelism where the config is a dict."""
     size = config.get("sequence_parallel_size")
     if config.world is None or type(size) is not int or size < 1 or config.reader == "deepspeed":
         return config.world

@@ -1,5 +1,4 @@
-"""Rules on the optimizer and scheduler of DeepSpeed configs, and on "auto" that nobody fills."""
-
+# helpers/trainwright/check/rules/deepspeed_optimizer.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -296,7 +295,6 @@ def auto_that_nobody_fills(config: DeepSpeedConfig) -> Iterator[Hit]:
     if config.reader != "deepspeed":
         yield from _left_by_accelerate(config)
         return
-    # A file whose batch sizes are "auto" too starts nowhere as it stands: a program of the job's own has to fill it first.
     severity = Severity.WARNING if "auto" in [config.get(key) for key in BATCH] else None
     if config.get("gradient_clipping") == "auto":
         fix = Fix({"gradient_clipping": 1.0})
@@ -312,7 +310,6 @@ def auto_that_nobody_fills(config: DeepSpeedConfig) -> Iterator[Hit]:
 
 
 def _left_by_accelerate(config: DeepSpeedConfig) -> Iterator[Hit]:
-    """In a loop of one's own Accelerate fills a scheduler's and an optimizer's "auto" from a DummyScheduler and a DummyOptim alone."""
     optimizer = config.context.optimizer
     if config.context.trainer is not False or (optimizer or "").rpartition(".")[2].startswith("Dummy"):
         return

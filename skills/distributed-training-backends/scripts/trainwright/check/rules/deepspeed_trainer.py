@@ -1,5 +1,4 @@
-"""Rules on DeepSpeed configs against who reads them: Transformers' Trainer, or Accelerate's own loop."""
-
+# helpers/trainwright/check/rules/deepspeed_trainer.py without its comments
 from __future__ import annotations
 
 import re
@@ -14,7 +13,6 @@ from trainwright.emit.accelerate_file import shown
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
 
-# DeepSpeed's key and the argument of Transformers that it has to equal, as HfTrainerDeepSpeedConfig compares them.
 _PAIRS = (
     (("train_micro_batch_size_per_gpu",), "per_device_train_batch_size"),
     (("gradient_accumulation_steps",), "gradient_accumulation_steps"),
@@ -87,7 +85,6 @@ def _betas(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Iterator[Hit]:
 
 
 def _schedule(config: DeepSpeedConfig, given: Mapping[str, Any]) -> Iterator[Hit]:
-    """Steps that the Trainer works out: known only where the arguments say them in steps."""
     for key, name in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
         value, wanted = config.get("scheduler", "params", key), given.get(name)
         known = type(wanted) is int and (wanted > 0 or (key == "warmup_num_steps" and wanted == 0 and not given.get("warmup_ratio")))

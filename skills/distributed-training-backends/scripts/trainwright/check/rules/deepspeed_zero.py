@@ -1,5 +1,4 @@
-"""Rules on ZeRO in DeepSpeed configs: keys of another stage, offload, and defaults that a release has changed."""
-
+# helpers/trainwright/check/rules/deepspeed_zero.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ _STAGE3 = (
 
 
 def device_of(config: DeepSpeedConfig, block: str) -> str:
-    """Where a block offloads to: "cpu" or "nvme", "none" where it does not."""
     value = config.get(_ZERO, block)
     device = str(value.get("device", "none")) if isinstance(value, dict) else "none"
     old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[block]
@@ -189,7 +187,6 @@ def default_that_changed(config: DeepSpeedConfig) -> Iterator[Hit]:
 
         {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}
     """
-    # Transformers clips by max_grad_norm (1.0) itself; only DeepSpeed alone, and Accelerate's loop, meet the default.
     if not config.has("gradient_clipping") and config.context.since("deepspeed", "0.19.3"):
         quiet = {"severity": Severity.INFO} if config.reader == "transformers" else {}
         message = "is not given: gradients are clipped at 1.0 from DeepSpeed 0.19.4 on, and were not before"

@@ -1,5 +1,4 @@
-"""Rules on files as such, whosever config they are."""
-
+# helpers/trainwright/check/rules/documents.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""Rules on FSDP blocks outside Accelerate's own files: `fsdp_config` of the Trainer and of axolotl, and verl's."""
-
+# helpers/trainwright/check/rules/fsdp.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -55,7 +54,6 @@ READ: dict[str, tuple[str, ...]] = {
         "strategy",
     ),
 }
-# What an unread key would do anyway: telling of it as a fault would be noise.
 _HARMLESS = {
     "sharding_strategy": ("full_shard", "1"),
     "limit_all_gathers": ("true",),
@@ -68,7 +66,6 @@ _HARMLESS = {
 
 
 def hit(block: FsdpBlock, name: str, message: str, **more: Any) -> Hit:
-    """A finding at a key of the block, named as it is written."""
     return Hit(f"{block.key(name)} {message}", block.at(name), block.key(name), **more)
 
 
@@ -157,7 +154,7 @@ def key_of_the_block_unread(block: FsdpBlock) -> Iterator[Hit]:
             continue
         near = nearest(name, READ[block.reader], 0.75)
         if block.reader == "verl" and near is None:
-            continue  # its classes differ between releases
+            continue
         harmless = str(value).lower() in _HARMLESS.get(name, ()) or value is None
         meant = {"offload_params": "cpu_offload", "sharding_strategy": "reshard_after_forward"}.get(name, near)
         fix = Fix({block.key(name): None, **({".".join(map(str, (*block.prefix, meant))): value} if meant and not harmless else {})})
@@ -196,7 +193,7 @@ def block_against_its_job(block: FsdpBlock) -> Iterator[Hit]:
     yield from _classes(block)
     given, beside = block.values, block.context.training_args or block.document.value
     if _true(given.get("activation_checkpointing")) and beside.get("gradient_checkpointing"):
-        own = block.reader == "transformers"  # axolotl checks nothing of the kind, and its trainers differ
+        own = block.reader == "transformers"
         message = "with gradient_checkpointing: " + (
             "the Trainer stops, one of them is wanted" if own else "each layer is computed again twice"
         )

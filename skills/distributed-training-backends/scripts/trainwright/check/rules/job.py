@@ -1,5 +1,4 @@
-"""Rules on a job as a whole: its launch lines and the environment set beside them."""
-
+# helpers/trainwright/check/rules/job.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -62,7 +61,6 @@ def _misread(command: Command) -> Iterator[Hit]:
 
 
 def _after(words: tuple[str, ...], argument: str) -> list[str]:
-    """The values that stand behind a flag."""
     names = (f"--{argument}", f"--{argument.replace('_', '-')}")
     return [words[i + 1] for i, word in enumerate(words[:-1]) if word in names] + [
         w.partition("=")[2] for w in words if w.startswith(names) and "=" in w

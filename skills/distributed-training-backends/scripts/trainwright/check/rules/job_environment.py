@@ -1,5 +1,4 @@
-"""Rules on the environment that a job sets, against what its files and sources ask for."""
-
+# helpers/trainwright/check/rules/job_environment.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -126,7 +125,6 @@ def fewer_devices_visible_than_ranks(job: Job) -> Iterator[Hit]:
 
 
 def _ranks_of_machine(job: Job) -> int | None:
-    """The ranks that the one launch line starts on each machine, where it and its file say so."""
     command = job.commands[0]
     if command.launcher == "torchrun":
         count = str(command.typed.get("nproc", ""))

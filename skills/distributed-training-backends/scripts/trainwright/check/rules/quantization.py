@@ -1,5 +1,4 @@
-"""Rules on quantization configs that stand in a file of their own."""
-
+# helpers/trainwright/check/rules/quantization.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

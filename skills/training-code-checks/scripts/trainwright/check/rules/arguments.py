@@ -1,5 +1,4 @@
-"""Rules on the arguments of Hugging Face's Trainer: what TrainingArguments and the Trainer refuse, alone and together."""
-
+# helpers/trainwright/check/rules/arguments.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,12 +12,10 @@ from trainwright.rules import Hit, rule
 
 _OPTIONS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 _FSDP1_ALONE = ("no_shard", "hybrid_shard", "hybrid_shard_zero2")
-# Words that older releases took, and the first that does not.
 _GONE = {"adamw_hf": "5.0"}
 
 
 def hit(config: TrainingArguments, name: str, message: str, **more: Any) -> Hit:
-    """A finding at an argument, as the file or the command line spells it."""
     key = name if config.document else f"--{name}"
     return Hit(f"{key} {message}", config.at(name), key, **more)
 

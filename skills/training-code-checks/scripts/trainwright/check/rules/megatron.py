@@ -1,5 +1,4 @@
-"""Rules on arguments of Megatron-LM: what its argument checks refuse, told before the job waits for its nodes."""
-
+# helpers/trainwright/check/rules/megatron.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ _TENSOR, _PIPELINE, _CONTEXT = "tensor_model_parallel_size", "pipeline_model_par
 
 
 def whole(config: Megatron, name: str) -> int | None:
-    """An argument as a whole number; None where it is not given or is none."""
     value = config.values.get(name)
     text = str(value)
     return int(text) if not isinstance(value, bool) and text.isdecimal() and len(text) < 16 else None
@@ -29,7 +27,6 @@ def size(config: Megatron, name: str) -> int:
 
 
 def hit(config: Megatron, name: str, message: str, **more: Any) -> Hit:
-    """A finding at an argument, as the file or the command line spells it."""
     dashed = name.replace("_", "-")
     spelled = name if config.document is None or config.document.has(name) or not config.document.has(dashed) else dashed
     flag = spelled if config.document else f"--{dashed}"

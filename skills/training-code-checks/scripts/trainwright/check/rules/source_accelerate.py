@@ -1,5 +1,4 @@
-"""Rules on Accelerate in a source against the strategy that its job runs: what the code and the file contradict each other in."""
-
+# helpers/trainwright/check/rules/source_accelerate.py without its comments
 from __future__ import annotations
 
 import ast
@@ -18,7 +17,6 @@ from trainwright.rules import Hit, rule
 SHARDED = ("fsdp1", "fsdp2", "deepspeed")
 NAMES = {"fsdp1": "FSDP", "fsdp2": "FSDP", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM", "tpu": "XLA", "ddp": "DDP"}
 _KIND = {"FullyShardedDataParallelPlugin": "fsdp", "DeepSpeedPlugin": "deepspeed", "MegatronLMPlugin": "megatron"}
-# Fields of the plugins whose launcher argument is not named by the rule of their class.
 _FIELDS: dict[str, dict[str, str]] = {
     "FullyShardedDataParallelPlugin": {
         "fsdp_version": "fsdp_version",
@@ -126,7 +124,6 @@ def _other_kind(program: Program, config: AccelerateConfig, call: Call) -> Itera
 
 
 def _fields(program: Program, config: AccelerateConfig, call: Call) -> Iterator[Hit]:
-    """What a plugin gives that the file says otherwise, and what it leaves to the file."""
     given = set()
     for name, node in call.keywords.items():
         argument = _FIELDS.get(call.last, {}).get(name) or f"{_PREFIX[call.last]}{name}"
@@ -155,7 +152,6 @@ def _belongs(flag: str, prefix: str, call: Call) -> bool:
 
 
 def _same(value: Any) -> str:
-    """A value as both sides would write it: upper case, FSDP's strategies by name, true and false; "" where it is not comparable."""
     if isinstance(value, (list, dict)):
         return ""
     text = (value.last if isinstance(value, Symbol) else str(value)).upper()
@@ -234,7 +230,6 @@ def _prepared(program: Program, call: Call) -> str:
 
 
 def _kind(program: Program, node: ast.expr) -> str:
-    """ "model", "optimizer" or "other" for an argument of prepare(), "" where the text does not tell."""
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
     made = {program.module.name_of(v.func) for v in program.module.bindings.get(name, []) if isinstance(v, ast.Call)}
     if any(m.startswith("torch.optim.lr_scheduler") or m.endswith("DataLoader") for m in made) or _OTHER.search(name):
@@ -294,7 +289,7 @@ def code_the_launched_strategy_refuses(program: Program) -> Iterator[Hit]:
     if program.sharding == "megatron":
         yield from _megatron(program)
     for deepspeed in program.job.deepspeed if program.sharding == "deepspeed" else ():
-        if deepspeed.has("scheduler") and not SCHEDULER.search(program.context.call or ""):  # else the DeepSpeed file's rules tell it
+        if deepspeed.has("scheduler") and not SCHEDULER.search(program.context.call or ""):
             for node, made in _schedulers(program):
                 message = f"{made}() in the code, and a scheduler in {deepspeed.document.path}: prepare() stops; use a DummyScheduler"
                 yield Hit(message, program.at(node), "scheduler", fails_at="first step")
@@ -307,7 +302,6 @@ def code_the_launched_strategy_refuses(program: Program) -> Iterator[Hit]:
 
 
 def _prepared_objects(program: Program) -> Iterator[tuple[ast.expr, str]]:
-    """What is handed to prepare(), and the full name of what made it, where the text tells."""
     for call in program.methods("prepare"):
         for node in call.node.args:
             for value in program.module.bindings.get(node.id if isinstance(node, ast.Name) else "", []):
@@ -316,7 +310,6 @@ def _prepared_objects(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _schedulers(program: Program) -> Iterator[tuple[ast.expr, str]]:
-    """Learning-rate schedulers of torch and Transformers that are handed to prepare()."""
     for node, made in _prepared_objects(program):
         last = made.rpartition(".")[2]
         if made.startswith("torch.optim.lr_scheduler.") or (made.startswith(("transformers.", "diffusers.")) and "sched" in last):
@@ -326,7 +319,7 @@ def _schedulers(program: Program) -> Iterator[tuple[ast.expr, str]]:
 def _megatron(program: Program) -> Iterator[Hit]:
     for node, last in _schedulers(program):
         yield Hit(f"{last}() under Megatron-LM: hand prepare() a MegatronLMDummyScheduler", program.at(node), last)
-    if program.config is not None and program.config.context.optimizer:  # the config file's rules tell it
+    if program.config is not None and program.config.context.optimizer:
         return
     for node, made in _prepared_objects(program):
         last = made.rpartition(".")[2]
@@ -396,7 +389,7 @@ def model_spread_by_device_map(program: Program) -> Iterator[Hit]:
     config, placed = program.config, program.context.device_map
     ranks = program.context.world_size or (config.whole("num_processes") if config is not None else None)
     stage3 = any(deepspeed.stage == 3 for deepspeed in program.job.deepspeed)
-    stage3 = stage3 or (config is not None and config.kind == "deepspeed" and config.whole("zero_stage") == 3)  # told by the stage's rules
+    stage3 = stage3 or (config is not None and config.kind == "deepspeed" and config.whole("zero_stage") == 3)
     if placed not in ("auto", "balanced", "balanced_low_0", "sequential") or not ranks or ranks < 2 or stage3:
         return
     loads = [c for c in program.calls if c.last == "from_pretrained" and program.value(c.argument("device_map")) == placed]

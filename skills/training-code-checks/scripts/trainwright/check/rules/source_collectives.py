@@ -1,5 +1,4 @@
-"""Rules on calls that all ranks have to make together, in sources where some ranks do not reach them."""
-
+# helpers/trainwright/check/rules/source_collectives.py without its comments
 from __future__ import annotations
 
 import ast
@@ -75,7 +74,6 @@ def _alone(program: Program, call: Call, shown: str, told: set[int]) -> Iterator
 
 
 def _not_awaited(program: Program, call: Call) -> Iterator[Hit]:
-    """The handle of an asynchronous collective that some ranks do not wait for: theirs is a tensor not yet reduced."""
     sign, test = sign_of(program.module, call.place)
     if sign and test is not None and call.name.startswith("torch.distributed.") and not _answered(program, call, sign):
         message = f"wait() under `{_shown(test)}`: the other ranks go on before {call.owner.rpartition('.')[2]} is done"
@@ -83,7 +81,6 @@ def _not_awaited(program: Program, call: Call) -> Iterator[Hit]:
 
 
 def _left(program: Program, call: Call, test: ast.expr) -> bool:
-    """Whether the condition stands before, over a body that leaves, rather than around the call."""
     return any(
         guard.test is test and not guard.holds and (test.end_lineno or 0) < call.node.lineno for guard in call.place.guards
     ) and not any(
@@ -92,7 +89,6 @@ def _left(program: Program, call: Call, test: ast.expr) -> bool:
 
 
 def _answered(program: Program, call: Call, sign: int) -> bool:
-    """Whether the other ranks make the same call elsewhere in the function, or where one of its conditions turns out otherwise."""
     mine = {(id(guard.test), guard.holds) for guard in call.place.guards if rank_sign(program.module, guard.test, guard.holds)}
     for other in program.calls:
         beside = other is not call and other.place.function is call.place.function and _kin(other) == _kin(call)
@@ -123,7 +119,6 @@ def _of_function(program: Program, function: Function) -> list[Call]:
 
 
 def _local_collectives(program: Program) -> Iterator[tuple[str, Call]]:
-    """Calls of functions of this source that, whatever is handed to them, make a collective call."""
     names = {
         name
         for name, function in program.module.functions.items()
@@ -138,7 +133,6 @@ def _local_collectives(program: Program) -> Iterator[tuple[str, Call]]:
 
 
 def _always(program: Program, call: Call) -> bool:
-    """Whether a function reaches a call in every distributed run: no condition but of being distributed stands over it."""
     if call.place.handler or call.place.loops:
         return False
     return all(_harmless(guard) for guard in call.place.guards) and not any(
@@ -182,7 +176,6 @@ def gathered_save_on_one_rank(program: Program) -> Iterator[Hit]:
 
 
 def _gathers(program: Program, call: Call) -> str:
-    """Why a call needs all ranks, "" where it does not or that is not known."""
     sharding = program.sharding
     if is_of_engine(call):
         return "every rank of a DeepSpeed engine has to call it"
@@ -213,7 +206,6 @@ def _stage(program: Program) -> int | None:
 
 
 def _is_sharded_model(program: Program, call: Call) -> bool:
-    """Whether the owner of a state_dict() call is a model that this source wraps into FSDP1 or hands to fully_shard()."""
     owner = dotted(call.node.func).rpartition(".")[0]
     values = [v for v in program.module.bindings.get(owner, []) if isinstance(v, ast.Call)]
     if not owner:
@@ -226,5 +218,4 @@ def _is_sharded_model(program: Program, call: Call) -> bool:
 
 
 def _offloads_locally(program: Program) -> bool:
-    """Whether the state dict is of a kind that each rank takes alone."""
     return any("LOCAL_STATE_DICT" in text for text in (*program.module.read, *program.module.texts))

@@ -1,5 +1,4 @@
-"""Rules on what a source constructs: arguments that the class does not have, and literal values that it refuses."""
-
+# helpers/trainwright/check/rules/source_constructors.py without its comments
 from __future__ import annotations
 
 import ast
@@ -14,7 +13,6 @@ from trainwright.check.source.values import UNKNOWN, Symbol
 from trainwright.report import Severity
 from trainwright.rules import Hit, rule
 
-# What went elsewhere: class -> argument -> (the first release without it, what takes its place).
 MOVED: dict[str, dict[str, tuple[str, str]]] = {
     "Accelerator": {
         "dispatch_batches": ("1.0", "dataloader_config=DataLoaderConfiguration(dispatch_batches=...)"),
@@ -71,7 +69,6 @@ def argument_the_class_lacks(program: Program) -> Iterator[Hit]:
 
 
 def _parameters(program: Program, package: str, call: Call) -> tuple[list[str], str] | None:
-    """The parameters of what is called and the release they are of; None where that is not known."""
     if package == "transformers" and call.of("transformers", "TrainingArguments"):
         known, version = [*table("arguments")["arguments"]], str(table("arguments")["version"])
         if "transformers" in program.context.versions:
@@ -82,7 +79,7 @@ def _parameters(program: Program, package: str, call: Call) -> tuple[list[str], 
     if rows is None or call.last not in rows["parameters"] or not call.of(package, call.last):
         return None
     if program.context.older(package, rows["version"]):
-        moved = MOVED.get(call.last, {})  # of other releases only what moved is known
+        moved = MOVED.get(call.last, {})
         return [n for n in call.keywords if n not in moved], program.context.versions[package]
     names = list(rows["parameters"][call.last])
     return None if "**" in names else (names, str(rows["version"]))
@@ -286,7 +283,6 @@ def _accelerator(program: Program, call: Call) -> _Judged:
 
 
 def _handlers(program: Program, call: Call) -> list[str]:
-    """The class names of the handlers that an Accelerator is given, as far as the text tells."""
     node = call.argument("kwargs_handlers")
     if isinstance(node, ast.Name) and len(values := program.module.bindings.get(node.id, [])) == 1:
         node = values[0]

@@ -1,5 +1,4 @@
-"""Rules on devices and backends in sources: what is set before the process group, device_id, hard-coded names, removed bindings."""
-
+# helpers/trainwright/check/rules/source_devices.py without its comments
 from __future__ import annotations
 
 import ast
@@ -29,13 +28,11 @@ def inits(program: Program) -> list[Call]:
 
 
 def backend_of(program: Program, call: Call) -> str:
-    """The backend that an init_process_group() names; "" where it names none, or not in the text."""
     value = program.value(call.argument("dist_backend" if call.last == "init_distributed" else "backend", 0))
     return value.lower() if isinstance(value, str) else ""
 
 
 def on_xpu(program: Program) -> bool:
-    """Whether the job computes on XPU: it is said, or the source names no other device."""
     if program.device is not None:
         return program.device == "xpu"
     names = {call.name for call in program.calls}
@@ -103,7 +100,6 @@ def _between(program: Program, init: Call, chosen: Call) -> Iterator[Hit]:
 
 
 def _elsewhere(program: Program) -> bool:
-    """Whether something that cannot be seen may choose the device: a mask of the environment, a module of the project, a launcher."""
     masks = {"ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"}
     if masks & {*program.job.environment} or masks & program.module.texts:
         return True
@@ -179,7 +175,6 @@ def device_id_against_backend(program: Program) -> Iterator[Hit]:
 
 
 def _device(program: Program, node: ast.expr) -> str:
-    """ "cuda", "cuda:0" or "cpu" for torch.device("cuda"), through a name; "" where the text does not tell."""
     while isinstance(node, ast.Name) and len(values := program.module.bindings.get(node.id, [])) == 1 and values[0] is not None:
         node = values[0]
     if isinstance(node, ast.Call) and program.module.name_of(node.func) == "torch.device" and node.args:
@@ -269,7 +264,6 @@ def _cuda_shown(program: Program, call: Call) -> str:
 
 
 def _tested(program: Program, call: Call) -> bool:
-    """Whether code stands under a condition on the device, or may fail quietly."""
     words = ("cuda", "device", "xpu", "gpu", "available", "backend", "accelerator")
     return call.place.tried or any(any(w in words_of(g.test) for w in words) for g in call.place.guards)
 

@@ -1,5 +1,4 @@
-"""Rules on LocalSGD and on what DistributedDataParallelKwargs hands to DDP, against the strategy that the job runs."""
-
+# helpers/trainwright/check/rules/source_handlers.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -67,7 +66,6 @@ def local_sgd_out_of_place(program: Program) -> Iterator[Hit]:
 
 
 def accumulation(program: Program) -> int | None:
-    """Over how many steps gradients are accumulated, where it is known."""
     for call in program.module.called("accelerate", "Accelerator"):
         value = program.given(call, "gradient_accumulation_steps")
         if type(value) is int:
@@ -153,7 +151,6 @@ def ddp_argument_out_of_place(program: Program) -> Iterator[Hit]:
 
 
 def _hook(program: Program, call: Call, name: str) -> str:
-    """ "no", "fp16", "bf16", "power_sgd" ...; "" where the text does not tell."""
     value = program.given(call, name)
     if value is None:
         return "no"

@@ -1,5 +1,4 @@
-"""Rules on what a source is started with: flags of launch lines against its parser, and environment variables set and read."""
-
+# helpers/trainwright/check/rules/source_options.py without its comments
 from __future__ import annotations
 
 import ast
@@ -160,7 +159,6 @@ _SPREADS = ("vars", "setattr", "asdict", "dict", "deepcopy", "Namespace")
 
 
 def _goes_out(program: Program, options: Options) -> bool:
-    """Whether the parsed arguments leave the source whole: to a function of another module, as a mapping, or by name."""
     module = program.module
     for call in program.calls:
         given = [*call.node.args, *[k.value for k in call.node.keywords]]
@@ -200,7 +198,6 @@ def _undefined(program: Program, options: Options) -> Iterator[Hit]:
 
 
 def _reads(program: Program, options: Options) -> Iterator[ast.Attribute]:
-    """Attributes read of the parsed arguments, where no function takes their name from its caller."""
     sure = {n for n in options.namespaces if "." not in n and sum(v is not None for v in program.module.bindings[n]) == 1}
     for function in [None, *program.module.functions.values()]:
         arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)} if function else set()
@@ -211,7 +208,6 @@ def _reads(program: Program, options: Options) -> Iterator[ast.Attribute]:
 
 
 def _top(tree: ast.Module) -> Iterator[ast.AST]:
-    """Nodes outside functions and classes."""
     for statement in tree.body:
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield from ast.walk(statement)
@@ -276,7 +272,6 @@ def _without_launcher(program: Program, read: list[Variable], own: set[str]) -> 
             return
 
 
-# Variables that are read when a package is imported, by the packages that read them.
 _AT_IMPORT = {
     "HF_HOME": ("transformers", "datasets", "huggingface_hub", "accelerate", "diffusers"),
     "HF_HUB_CACHE": ("huggingface_hub", "transformers", "datasets"),

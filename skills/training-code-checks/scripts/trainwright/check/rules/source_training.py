@@ -1,5 +1,4 @@
-"""Rules on the training loop of a source: clipping, emptied caches, epochs, unused parameters."""
-
+# helpers/trainwright/check/rules/source_training.py without its comments
 from __future__ import annotations
 
 import ast
@@ -53,7 +52,7 @@ def local_clipping_under_fsdp1(program: Program) -> Iterator[Hit]:
     ]
     by_wrapper = [c for c in program.calls if c.last == "clip_grad_norm_" and c not in calls]
     if by_wrapper or "clip_grad_norm_" in program.module.texts:
-        return  # the source tells the two cases apart itself
+        return
     for call in calls:
         if not _of_other(program, call):
             fix = "accelerator.clip_grad_norm_" if program.module.called("accelerate", "Accelerator") else "model.clip_grad_norm_"
@@ -65,7 +64,6 @@ def _is_not_sharded(program: Program) -> bool:
 
 
 def _of_other(program: Program, call: Call) -> bool:
-    """Whether what is clipped is another model than the wrapped one, as far as names tell."""
     given = call.argument("parameters", 0)
     owner = dotted(given.func).rpartition(".")[0] if isinstance(given, ast.Call) else ""
     wraps = {id(w.node) for w in wrapped(program)}
@@ -160,7 +158,6 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
 
 
 def _has_epochs(program: Program) -> bool:
-    """Whether a loop over epochs, of more than one, holds a loop that trains."""
     loops = {id(c.place.loops[-2]): c.place.loops[-2] for c in program.calls if c.last == "backward" and len(c.place.loops) >= 2}
     for loop in loops.values():
         if isinstance(loop, ast.For) and program.module.value(_bound(loop)) != 1:
@@ -175,7 +172,6 @@ def _bound(loop: ast.For) -> ast.expr | None:
 
 
 def _around(program: Program, call: Call) -> str:
-    """The names that a call is bound to, and what it is handed."""
     names = [name for name, values in program.module.bindings.items() if any(v is call.node for v in values)]
     return " ".join([*names, *(dotted(argument) for argument in call.node.args[:1]), call.place.name])
 
@@ -217,7 +213,6 @@ def parameters_ddp_does_not_expect(program: Program) -> Iterator[Hit]:
 
 
 def _changes(program: Program, call: Call) -> Iterator[Hit]:
-    """Layers of this source that forward() skips by chance."""
     for test, place in program.module.tests:
         if place.name == "forward" and place.owner and _by_chance(program, test):
             message = f"layers under this condition are used by chance; static_graph (line {call.node.lineno}) takes the first step for all"
@@ -238,7 +233,6 @@ def _by_chance(program: Program, test: ast.expr) -> bool:
 
 
 def _unused(program: Program, call: Call) -> Iterator[Hit]:
-    """Layers of a model of this source that nothing in the job ever reads."""
     made = call.argument("module", 0)
     values = [made, *[v for v in program.module.bindings.get(dotted(made), []) if v is not None]] if made is not None else []
     names = {dotted(part.func) for v in values for part in ast.walk(v) if isinstance(part, ast.Call)}
@@ -250,7 +244,6 @@ def _unused(program: Program, call: Call) -> Iterator[Hit]:
 
 
 def _layers(program: Program, made: ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
-    """Attributes that a class sets to a layer of torch.nn with parameters."""
     plain = (
         "Linear",
         "Conv1d",
