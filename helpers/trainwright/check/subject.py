@@ -67,6 +67,11 @@ class Context:
         told = self.training_args.get("quantization_bit")  # LLaMA-Factory
         return told if told in (4, 8) and type(told) is int else 0
 
+    @property
+    def by_llama_factory(self) -> bool:
+        """Whether LLaMA-Factory quantizes the model: 4-bit weights are then stored in the type that is computed in, and can be sharded."""
+        return not self.quantization and "quantization_bit" in self.training_args
+
     def older(self, package: str, version: str) -> bool:
         """Whether the job is known to run a release of `package` before `version`."""
         return package in self.versions and before(self.versions[package], version)

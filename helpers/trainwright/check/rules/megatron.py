@@ -98,7 +98,9 @@ def _sequence(config: Megatron) -> Iterator[Hit]:
 def _network(config: Megatron) -> Iterator[Hit]:
     heads, layers, hidden = whole(config, "num_attention_heads"), whole(config, "num_layers"), whole(config, "hidden_size")
     tensor, pipeline = size(config, _TENSOR), size(config, _PIPELINE)
-    uneven = any(name.startswith(("decoder_first", "decoder_last", "pipeline_model_parallel_layout")) for name in config.values)
+    # Megatron-DeepSpeed cuts its pipeline by itself, embeddings counted
+    apart = ("decoder_first", "decoder_last", "pipeline_model_parallel_layout", "deepspeed", "pp_partition_method")
+    uneven = any(name.startswith(apart) for name in config.values)
     if heads and heads % tensor:
         yield hit(config, _TENSOR, f"{tensor} does not divide num_attention_heads {heads}")
     groups = whole(config, "num_query_groups") if on(config, "group_query_attention") else None

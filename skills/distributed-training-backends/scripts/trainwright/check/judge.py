@@ -158,7 +158,7 @@ def _outcome(report: Report) -> None:
 def _unknown(report: Report, jobs: list[tuple[Job, list[Any]]]) -> None:
     configs = [(job, s) for job, subjects in jobs for s in subjects if isinstance(s, (AccelerateConfig, DeepSpeedConfig))]
     if any(job.context.world_size is None for job, _ in configs):
-        report.skip("num_processes against the job", "the number of ranks is not in the file: give --world-size")
+        report.skip("num_processes against the job", "how many ranks the job gets is in no file: give --world-size")
     if any(
         isinstance(s, AccelerateConfig) and s.kind == "fsdp" and not (c.model or c.model_class) for j, s in configs for c in (j.context,)
     ):

@@ -21,6 +21,9 @@ _USE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::-([^}]{0,1000}))?\}|\$(\w+)")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INNER = re.compile(r"(?:^|[\s/])(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\s+([\"'])")
 _DEPTH = 4
+_OPENING, _CLOSING = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
+_PRODUCT = re.compile(r"\$\(\(([\w\s*${}]{1,200})\)\)")
+_SUBSTITUTED = re.compile(r"\$\([^()]{0,1000}\)|`[^`]{0,1000}`")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
 _COUNT = re.compile(r"^#(?:SBATCH|PBS|BSUB)\s+(.*)$")
 
@@ -46,15 +49,47 @@ def is_script(path: str, text: str) -> bool:
 
 def read_script(path: str, text: str) -> Script:
     script = Script(path)
-    known: dict[str, str] = {}
+    known = Known()
     for number, line in _lines(text):
         where = Location(path, number, 1)
         if line.lstrip().startswith("#"):
             _directive(script, line.strip())
+            known.update(_of_scheduler(script))
             continue
-        for part in _parts(line):
+        for part in _parts(_answered(line, known)):
+            first = part.split(None, 1)[0]
+            known.depth = max(known.depth - (first in _CLOSING), 0)
             _part(script, part, known, where)
+            known.depth += first in _OPENING
+    for name in known.varied & {*script.environment}:
+        script.environment[name] = f"${name}"
     return script
+
+
+class Known(dict[str, str]):
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0
+        self.varied: set[str] = set()
+
+    def assign(self, name: str, value: str) -> None:
+        if self.depth and self.get(name, value) != value:
+            self.varied.add(name)
+            del self[name]
+        elif not (self.depth and name in self.varied):
+            self.varied.discard(name)
+            self[name] = value
+
+
+def _of_scheduler(script: Script) -> dict[str, str]:
+    asked = {
+        "SLURM_NNODES": script.nodes,
+        "SLURM_JOB_NUM_NODES": script.nodes,
+        "SLURM_GPUS_ON_NODE": script.gpus_per_node,
+        "SLURM_NTASKS_PER_NODE": script.tasks_per_node,
+    }
+    return {name: str(count) for name, count in asked.items() if count}
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -112,10 +147,10 @@ def _parts(line: str) -> list[str]:
     return [p.strip() for p in [*parts, part] if p.strip()]
 
 
-def _part(script: Script, part: str, known: dict[str, str], where: Location, depth: int = 0) -> None:
+def _part(script: Script, part: str, known: Known, where: Location, depth: int = 0) -> None:
     if array := _ARRAY.match(part):
         before = known.get(array[1], "") + " " if array[2] else ""
-        known[array[1]] = before + _fill(" ".join(array[3].split()), known)
+        known.assign(array[1], before + _fill(" ".join(array[3].split()), known))
         return
     rest = part
     for word in ("if ", "then ", "do ", "else ", "time ", "exec "):
@@ -124,7 +159,7 @@ def _part(script: Script, part: str, known: dict[str, str], where: Location, dep
         name, value = match[1], _fill(match[3].strip("\"'"), known)
         value = f"{known.get(name, '')}{value}"[:65536] if match[2] else value
         after = rest[match.end() :].lstrip()
-        known[name] = value
+        known.assign(name, value)
         if rest.startswith(("export", "declare")) or after:
             script.environment[name] = value
             script.places[name] = where
@@ -136,8 +171,8 @@ def _part(script: Script, part: str, known: dict[str, str], where: Location, dep
         script.folder = words[1]
     elif words[:1] == ["export"]:
         for name in words[1:]:
-            if name in known:
-                script.environment[name] = known[name]
+            if name in known or name in known.varied:
+                script.environment[name] = known.get(name, f"${name}")
                 script.places[name] = where
     elif inner := _inner(words) if depth < _DEPTH else "":
         for each in _parts(inner):
@@ -149,7 +184,7 @@ def _part(script: Script, part: str, known: dict[str, str], where: Location, dep
 def _inner(words: list[str]) -> str:
     if words[:1] == ["eval"]:
         return " ".join(words[1:])
-    if not is_wrapper(words[0]):
+    if not words or not is_wrapper(words[0]):
         return ""
     for index, word in enumerate(words[:-1]):
         if word.startswith("-") and not word.startswith("--") and word.endswith("c") and _shell_before(words, index):
@@ -171,6 +206,23 @@ def _fill(text: str, known: dict[str, str]) -> str:
         return found if len(found) < 4096 else match[0]
 
     return _USE.sub(value, _WHOLE.sub(lambda match: match[1] if match[2] in known else match[0], text))[:65536]
+
+
+def _answered(line: str, known: dict[str, str]) -> str:
+    line = _PRODUCT.sub(lambda match: _product(match, known), line) if "$((" in line else line
+    for _ in range(3) if "$(" in line or "`" in line else ():
+        line = _SUBSTITUTED.sub("$_", line)
+    return line
+
+
+def _product(match: re.Match[str], known: dict[str, str]) -> str:
+    factors = [known.get(name := word.strip(" \t${}"), name) for word in match[1].split("*")]
+    if not all(factor.isdecimal() and len(factor) < 9 for factor in factors):
+        return "$_"
+    total = 1
+    for factor in factors[:4]:
+        total *= int(factor)
+    return str(total)
 
 
 def _directive(script: Script, line: str) -> None:

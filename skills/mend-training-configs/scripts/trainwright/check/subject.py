@@ -57,6 +57,10 @@ class Context:
         told = self.training_args.get("quantization_bit")
         return told if told in (4, 8) and type(told) is int else 0
 
+    @property
+    def by_llama_factory(self) -> bool:
+        return not self.quantization and "quantization_bit" in self.training_args
+
     def older(self, package: str, version: str) -> bool:
         return package in self.versions and before(self.versions[package], version)
 

@@ -47,7 +47,6 @@ _OF_TOOLS = (
     "nanotron",
     "gpt-neox",
     "megatron",
-    "template",
 )
 _READS_TRAINER = re.compile(r"TrainingArguments|HfArgumentParser|TrlParser|[A-Z]\w*Config\b.{0,40}trl|trl.{0,80}Config")
 _DEPTH = 4
@@ -314,7 +313,7 @@ class Draft:
                 loaded.path, "it holds no launch line that check knows: accelerate, torchrun, deepspeed, python FILE.py"
             )
         for command in script.commands:
-            if command.launcher == "python" and ranks and ranks > 1:
+            if all(each.launcher == "python" for each in script.commands) and ranks and ranks > 1:
                 self.know("world_size", ranks, f"{loaded.path}: nodes x tasks")
             self.command(command, loaded.path, folder)
 
@@ -377,7 +376,7 @@ class Draft:
         names = {*table("arguments")["arguments"]} if of_trainer and not overrides.is_openrlhf(command) else set()
         if {"tensor_model_parallel_size", "pipeline_model_parallel_size"} & {*arguments}:
             self.subjects.append(Megatron(arguments, self.context, None, command.where))
-        elif len(names & {*arguments}) >= 2 or (names and "deepspeed" in arguments and "output_dir" in arguments):
+        elif names and self._of_trainer(arguments, names):
             self.know("training_args", arguments, f"flags of {command.script}")
             self.subjects.append(TrainingArguments(arguments, self.context, None, (), command.where))
         reader = "transformers" if names & {*arguments} - {"deepspeed"} else "deepspeed"
@@ -386,8 +385,14 @@ class Draft:
             if loaded is not None and name == "fsdp_config":
                 self._fsdp_block(loaded.document, (), loaded.values, "transformers")
             elif loaded is not None:
-                self.add(loaded, 1, reader, folder)
+                self.add(loaded, 1, reader if name == "deepspeed" else "deepspeed", folder)
         self._model_beside(arguments.get("model_name_or_path"), folder)
+
+    @staticmethod
+    def _of_trainer(arguments: dict[str, Any], names: set[str]) -> bool:
+        if "deepspeed_config" in arguments:
+            return False
+        return len(names & {*arguments}) >= 2 or ("deepspeed" in arguments and "output_dir" in arguments)
 
     def _model_beside(self, name: Any, folder: str) -> None:
         if not isinstance(name, str) or self.context.model is not None:

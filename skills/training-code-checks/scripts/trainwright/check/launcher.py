@@ -87,7 +87,8 @@ def merge(
     typed = typed or {}
     arguments = {name: row[1] for name, row in table("accelerate")["flags"].items()}
     arguments["use_cpu"] = None
-    arguments.update(typed)
+    of_shell = {name for name, value in typed.items() if "$" in str(value) and table("accelerate")["flags"][name][0] in ("int", "float")}
+    arguments.update({name: value for name, value in typed.items() if name not in of_shell})
     document = file.document.value
     if not any(arguments[flag] for flag in _PARADIGMS):
         kind = file.kind
@@ -99,7 +100,7 @@ def merge(
     if arguments["gpu_ids"] is None:
         arguments["gpu_ids"] = "all" if document.get("gpu_ids") is None else document["gpu_ids"]
     _copy(file, arguments, typed)
-    if file.document.dialect == "line" and "num_processes" not in typed:
+    if "num_processes" in of_shell or (file.document.dialect == "line" and "num_processes" not in typed):
         arguments["num_processes"] = None
     arguments["debug"] = arguments["debug"] or document.get("debug", False)
     from_file = not arguments["mixed_precision"] and file.written("mixed_precision") is not None
@@ -275,7 +276,7 @@ def _typed(launch: Launch) -> Iterator[Stop]:
     if len(asked) > 1:
         yield Stop("paradigm", asked[1], f"together with --{asked[0]}: the launcher takes one of them", "launcher")
     count = typed.get("num_processes")
-    if typed.get("multi_gpu") and count is not None and count < 2:
+    if typed.get("multi_gpu") and isinstance(count, int) and count < 2:
         yield Stop("paradigm", "multi_gpu", "needs at least 2 processes", "launcher")
     if typed.get("use_parallelism_config") and not typed.get("use_fsdp"):
         yield Stop("paradigm", "use_parallelism_config", "needs --use_fsdp and --fsdp_version 2 on the command line", "launcher")

@@ -41,7 +41,7 @@ def ranks_of_verl(values: Mapping[str, Any]) -> int | None:
 
 
 def is_openrlhf(command: Command) -> bool:
-    return command.script.replace("/", ".").startswith("openrlhf.")
+    return command.script.replace("/", ".").startswith("openrlhf.cli.train_")
 
 
 def deepspeed_of_openrlhf(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,9 +57,6 @@ def deepspeed_of_openrlhf(flags: Mapping[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {"zero_optimization": zero, "gradient_clipping": clip, "steps_per_print": 100}
     config["bf16"] = {"enabled": precision == "bf16", "check_grad_overflow": True}
     apart = any(flags.get(flag, 1) != 1 for flag in ("ring_attn_size", "ds_tensor_parallel_size"))
-    for flag, key in (
-        () if apart else (("micro_train_batch_size", "train_micro_batch_size_per_gpu"), ("train_batch_size", "train_batch_size"))
-    ):
-        if flag in flags:
-            config[key] = flags[flag]
-    return config
+    if apart or not {"micro_train_batch_size", "train_batch_size"} <= {*flags}:
+        return config | {"train_micro_batch_size_per_gpu": 1}
+    return config | {"train_micro_batch_size_per_gpu": flags["micro_train_batch_size"], "train_batch_size": flags["train_batch_size"]}

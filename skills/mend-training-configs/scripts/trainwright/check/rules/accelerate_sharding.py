@@ -177,6 +177,8 @@ def _under_fsdp(config: AccelerateConfig, four: bool) -> Iterator[Hit]:
     if not four:
         yield hit(config, "distributed_type", "FSDP with 8-bit weights: int8 tensors cannot be flattened with others")
         return
+    if config.context.by_llama_factory:
+        return
     storage = str(given.get("bnb_4bit_quant_storage") or "uint8").replace("torch.", "")
     if storage in ("uint8", "int8"):
         if config.file.version == 1:

@@ -147,7 +147,10 @@ def zero3_against_loading(config: DeepSpeedConfig) -> Iterator[Hit]:
     if config.stage == 3 and config.context.training_args.get("auto_find_batch_size"):
         yield hit(config, ("zero_optimization", "stage"), "3 with auto_find_batch_size: the Trainer stops", fails_at="engine start")
     bits = config.context.bits
-    if bits and config.stage == 3:
+    if bits == 4 and config.stage == 3 and config.context.by_llama_factory:
+        message = "3 with 4-bit weights: zero.Init passes them over, and each rank loads them whole"
+        yield hit(config, ("zero_optimization", "stage"), message, severity=Severity.WARNING, fails_at="never")
+    elif bits and config.stage == 3:
         yield hit(config, ("zero_optimization", "stage"), f"3 with {bits}-bit weights: zero.Init does not take them")
     elif config.context.device_map in ("auto", "balanced", "mapping"):
         yield hit(config, ("zero_optimization",), f"with device_map {config.context.device_map}: no distributed run takes it")

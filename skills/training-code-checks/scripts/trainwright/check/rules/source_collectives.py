@@ -43,6 +43,8 @@ def collective_on_some_ranks(program: Program) -> Iterator[Hit]:
             dist.barrier()
     """
     told: set[int] = set()
+    if program.context.world_size == 1:
+        return
     for call in program.calls:
         if is_collective(call) and not is_of_engine(call):
             yield from _alone(program, call, f"{call.last}()", told)
@@ -168,6 +170,8 @@ def gathered_save_on_one_rank(program: Program) -> Iterator[Hit]:
         engine, _, _, _ = deepspeed.initialize(model=model, config="ds.json")
         engine.save_checkpoint("out")
     """
+    if program.context.world_size == 1:
+        return
     for call in program.calls:
         sign, test = sign_of(program.module, call.place)
         why = _gathers(program, call) if sign and test is not None else ""
