@@ -1,4 +1,4 @@
-"""Launch lines as job scripts hold them: within shells, without a config file, with the words of other tools, half told by running alone."""
+"""Launch lines as job scripts hold them: within shells, without a config file, with words of other tools; and what running alone tells."""
 
 from __future__ import annotations
 

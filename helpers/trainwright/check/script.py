@@ -23,6 +23,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INNER = re.compile(r"(?:^|[\s/])(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\s+([\"'])")  # bash -c "..."
 _DEPTH = 4  # of shells within shells
 _OPENING, _CLOSING = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
+_HERE = re.compile(r"\$\(pwd\)|`pwd`|\$PWD\b|\$\{PWD\}")
 _PRODUCT = re.compile(r"\$\(\(([\w\s*${}]{1,200})\)\)")
 _SUBSTITUTED = re.compile(r"\$\([^()]{0,1000}\)|`[^`]{0,1000}`")  # what a command answers is one word that only running tells
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
@@ -220,6 +221,7 @@ def _fill(text: str, known: dict[str, str]) -> str:
 
 def _answered(line: str, known: dict[str, str]) -> str:
     """A line with `$((4 * NODES))` as the number that it is, and with what commands answer as a word that only running tells: $_."""
+    line = _HERE.sub(".", line) if "PWD" in line or "pwd" in line else line
     line = _PRODUCT.sub(lambda match: _product(match, known), line) if "$((" in line else line
     for _ in range(3) if "$(" in line or "`" in line else ():  # inner ones first
         line = _SUBSTITUTED.sub("$_", line)

@@ -69,7 +69,7 @@ def _as_copied(skill: Skill, path: str, text: str) -> str:
     if not skill.bare or not path.endswith(".py"):
         return text
     explains = any(command.name == "explain" for command in skill.commands)
-    return bare(text, f"{LIBRARY}/{path}", titles="/rules/" in path and not explains, pages="/rules/" in path and explains)
+    return bare(text, path, titles="/rules/" in path and not explains, pages="/rules/" in path and explains)
 
 
 def _files(library: Path, glob: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-# helpers/trainwright/errors.py without its comments
+# errors.py without its comments
 from __future__ import annotations
 
 import enum

@@ -1,4 +1,4 @@
-# helpers/trainwright/interpreters.py without its comments
+# interpreters.py without its comments
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-# helpers/trainwright/output.py without its comments
+# output.py without its comments
 from __future__ import annotations
 
 import errno

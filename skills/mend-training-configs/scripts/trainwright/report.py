@@ -1,4 +1,4 @@
-# helpers/trainwright/report.py without its comments
+# report.py without its comments
 from __future__ import annotations
 
 import enum

@@ -1,4 +1,4 @@
-# helpers/trainwright/sarif.py without its comments
+# sarif.py without its comments
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,4 @@
-# helpers/trainwright/document.py without its comments
+# document.py without its comments
 from __future__ import annotations
 
 import codecs

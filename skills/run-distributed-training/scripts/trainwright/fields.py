@@ -1,4 +1,4 @@
-# helpers/trainwright/fields.py without its comments
+# fields.py without its comments
 from __future__ import annotations
 
 import difflib

@@ -1,4 +1,4 @@
-# helpers/trainwright/heartbeat.py without its comments
+# heartbeat.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/host.py without its comments
+# host.py without its comments
 from __future__ import annotations
 
 import os

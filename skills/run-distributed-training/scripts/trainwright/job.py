@@ -1,4 +1,4 @@
-# helpers/trainwright/job.py without its comments
+# job.py without its comments
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,4 @@
-# helpers/trainwright/likeness.py without its comments
+# likeness.py without its comments
 from __future__ import annotations
 
 from trainwright.parts import PRE, Attention, Block, Decoder, Experts, Mlp

@@ -1,4 +1,4 @@
-# helpers/trainwright/model.py without its comments
+# model.py without its comments
 from __future__ import annotations
 
 import os

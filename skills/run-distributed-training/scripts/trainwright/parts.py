@@ -1,4 +1,4 @@
-# helpers/trainwright/parts.py without its comments
+# parts.py without its comments
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-# helpers/trainwright/possible.py without its comments
+# possible.py without its comments
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,4 @@
-# helpers/trainwright/presets.py without its comments
+# presets.py without its comments
 from __future__ import annotations
 
 import os

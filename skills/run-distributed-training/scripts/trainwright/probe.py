@@ -1,4 +1,4 @@
-# helpers/trainwright/probe.py without its comments
+# probe.py without its comments
 from __future__ import annotations
 
 import importlib.util

@@ -1,4 +1,4 @@
-# helpers/trainwright/progress.py without its comments
+# progress.py without its comments
 from __future__ import annotations
 
 import importlib.util

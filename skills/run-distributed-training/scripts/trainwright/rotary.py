@@ -1,4 +1,4 @@
-# helpers/trainwright/rotary.py without its comments
+# rotary.py without its comments
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-# helpers/trainwright/strategy.py without its comments
+# strategy.py without its comments
 from __future__ import annotations
 
 from dataclasses import dataclass

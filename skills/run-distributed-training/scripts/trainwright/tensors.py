@@ -1,4 +1,4 @@
-# helpers/trainwright/tensors.py without its comments
+# tensors.py without its comments
 from __future__ import annotations
 
 import os

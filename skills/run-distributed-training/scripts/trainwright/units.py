@@ -1,4 +1,4 @@
-# helpers/trainwright/units.py without its comments
+# units.py without its comments
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-# helpers/trainwright/cli.py without its comments
+# cli.py without its comments
 from __future__ import annotations
 
 import argparse

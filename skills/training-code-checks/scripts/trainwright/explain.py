@@ -1,4 +1,4 @@
-# helpers/trainwright/explain.py without its comments
+# explain.py without its comments
 from __future__ import annotations
 
 import argparse

@@ -1,4 +1,4 @@
-# helpers/trainwright/rules.py without its comments
+# rules.py without its comments
 from __future__ import annotations
 
 import importlib

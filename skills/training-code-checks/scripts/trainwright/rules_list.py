@@ -1,4 +1,4 @@
-# helpers/trainwright/rules_list.py without its comments
+# rules_list.py without its comments
 from __future__ import annotations
 
 import argparse

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/context.py without its comments
+# check/context.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/deepspeed_file.py without its comments
+# check/deepspeed_file.py without its comments
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/effective.py without its comments
+# check/effective.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/facts.py without its comments
+# check/facts.py without its comments
 from __future__ import annotations
 
 import json
@@ -15,6 +15,9 @@ def table(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((Path(__file__).parent / "tables" / f"{name}.json").read_text(encoding="utf-8"))
     if name == "arguments":
         _unfold(loaded)
+    elif name == "accelerate":
+        for rows in loaded["environment"].values():
+            rows[:] = [[row[0] or row[1].upper(), *row[1:]] for row in rows]
     return loaded
 
 

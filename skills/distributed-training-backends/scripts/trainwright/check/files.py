@@ -1,4 +1,4 @@
-# helpers/trainwright/check/files.py without its comments
+# check/files.py without its comments
 from __future__ import annotations
 
 import importlib.util

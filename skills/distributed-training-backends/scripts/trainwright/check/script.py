@@ -1,4 +1,4 @@
-# helpers/trainwright/check/script.py without its comments
+# check/script.py without its comments
 from __future__ import annotations
 
 import re
@@ -22,6 +22,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INNER = re.compile(r"(?:^|[\s/])(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\s+([\"'])")
 _DEPTH = 4
 _OPENING, _CLOSING = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
+_HERE = re.compile(r"\$\(pwd\)|`pwd`|\$PWD\b|\$\{PWD\}")
 _PRODUCT = re.compile(r"\$\(\(([\w\s*${}]{1,200})\)\)")
 _SUBSTITUTED = re.compile(r"\$\([^()]{0,1000}\)|`[^`]{0,1000}`")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?")
@@ -209,6 +210,7 @@ def _fill(text: str, known: dict[str, str]) -> str:
 
 
 def _answered(line: str, known: dict[str, str]) -> str:
+    line = _HERE.sub(".", line) if "PWD" in line or "pwd" in line else line
     line = _PRODUCT.sub(lambda match: _product(match, known), line) if "$((" in line else line
     for _ in range(3) if "$(" in line or "`" in line else ():
         line = _SUBSTITUTED.sub("$_", line)

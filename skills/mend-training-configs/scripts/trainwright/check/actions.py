@@ -1,4 +1,4 @@
-# helpers/trainwright/check/actions.py without its comments
+# check/actions.py without its comments
 from __future__ import annotations
 
 import argparse

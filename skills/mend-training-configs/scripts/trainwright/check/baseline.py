@@ -1,4 +1,4 @@
-# helpers/trainwright/check/baseline.py without its comments
+# check/baseline.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/convert.py without its comments
+# check/convert.py without its comments
 from __future__ import annotations
 
 import json

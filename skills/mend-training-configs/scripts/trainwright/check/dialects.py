@@ -1,4 +1,4 @@
-# helpers/trainwright/check/dialects.py without its comments
+# check/dialects.py without its comments
 from __future__ import annotations
 
 import re

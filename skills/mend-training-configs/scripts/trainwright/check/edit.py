@@ -1,4 +1,4 @@
-# helpers/trainwright/check/edit.py without its comments
+# check/edit.py without its comments
 from __future__ import annotations
 
 import json

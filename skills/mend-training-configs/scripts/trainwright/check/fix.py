@@ -1,4 +1,4 @@
-# helpers/trainwright/check/fix.py without its comments
+# check/fix.py without its comments
 from __future__ import annotations
 
 import os

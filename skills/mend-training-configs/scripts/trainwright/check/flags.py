@@ -1,4 +1,4 @@
-# helpers/trainwright/check/flags.py without its comments
+# check/flags.py without its comments
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/hjson.py without its comments
+# check/hjson.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/imports.py without its comments
+# check/imports.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

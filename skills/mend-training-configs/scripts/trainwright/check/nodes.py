@@ -1,4 +1,4 @@
-# helpers/trainwright/check/nodes.py without its comments
+# check/nodes.py without its comments
 from __future__ import annotations
 
 import json

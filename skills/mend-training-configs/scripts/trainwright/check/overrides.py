@@ -1,4 +1,4 @@
-# helpers/trainwright/check/overrides.py without its comments
+# check/overrides.py without its comments
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/schemas.py without its comments
+# check/schemas.py without its comments
 from __future__ import annotations
 
 from collections.abc import Callable

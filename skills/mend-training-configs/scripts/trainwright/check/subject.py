@@ -1,4 +1,4 @@
-# helpers/trainwright/check/subject.py without its comments
+# check/subject.py without its comments
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-# helpers/trainwright/emit/accelerate.py without its comments
+# emit/accelerate.py without its comments
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-# helpers/trainwright/emit/accelerate_file.py without its comments
+# emit/accelerate_file.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/emit/backend.py without its comments
+# emit/backend.py without its comments
 from __future__ import annotations
 
 from trainwright.document import Document

@@ -1,4 +1,4 @@
-# helpers/trainwright/emit/mesh.py without its comments
+# emit/mesh.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-# helpers/trainwright/emit/reading.py without its comments
+# emit/reading.py without its comments
 from __future__ import annotations
 
 from collections.abc import Mapping

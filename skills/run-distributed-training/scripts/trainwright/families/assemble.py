@@ -1,4 +1,4 @@
-# helpers/trainwright/families/assemble.py without its comments
+# families/assemble.py without its comments
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-# helpers/trainwright/families/gpt.py without its comments
+# families/gpt.py without its comments
 from __future__ import annotations
 
 from typing import Any

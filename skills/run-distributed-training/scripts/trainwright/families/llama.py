@@ -1,4 +1,4 @@
-# helpers/trainwright/families/llama.py without its comments
+# families/llama.py without its comments
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-# helpers/trainwright/families/mixture.py without its comments
+# families/mixture.py without its comments
 from __future__ import annotations
 
 from collections.abc import Callable

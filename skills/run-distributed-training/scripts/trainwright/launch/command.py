@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/command.py without its comments
+# launch/command.py without its comments
 from __future__ import annotations
 
 import argparse

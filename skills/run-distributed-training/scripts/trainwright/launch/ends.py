@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/ends.py without its comments
+# launch/ends.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/folder.py without its comments
+# launch/folder.py without its comments
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/manifest.py without its comments
+# launch/manifest.py without its comments
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/processes.py without its comments
+# launch/processes.py without its comments
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/settings.py without its comments
+# launch/settings.py without its comments
 from __future__ import annotations
 
 import argparse

@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/torchrun.py without its comments
+# launch/torchrun.py without its comments
 from __future__ import annotations
 
 import dataclasses

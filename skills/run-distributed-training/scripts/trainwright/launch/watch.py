@@ -1,4 +1,4 @@
-# helpers/trainwright/launch/watch.py without its comments
+# launch/watch.py without its comments
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/attention.py without its comments
+# train/attention.py without its comments
 from __future__ import annotations
 
 import torch

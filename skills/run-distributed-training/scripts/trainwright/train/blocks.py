@@ -1,4 +1,4 @@
-# helpers/trainwright/train/blocks.py without its comments
+# train/blocks.py without its comments
 from __future__ import annotations
 
 import re

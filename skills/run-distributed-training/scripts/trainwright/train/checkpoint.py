@@ -1,4 +1,4 @@
-# helpers/trainwright/train/checkpoint.py without its comments
+# train/checkpoint.py without its comments
 from __future__ import annotations
 
 import errno

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/communication.py without its comments
+# train/communication.py without its comments
 from __future__ import annotations
 
 import time

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/data.py without its comments
+# train/data.py without its comments
 from __future__ import annotations
 
 import bisect

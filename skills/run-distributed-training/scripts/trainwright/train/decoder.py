@@ -1,4 +1,4 @@
-# helpers/trainwright/train/decoder.py without its comments
+# train/decoder.py without its comments
 from __future__ import annotations
 
 from typing import Literal

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/devices.py without its comments
+# train/devices.py without its comments
 from __future__ import annotations
 
 import json

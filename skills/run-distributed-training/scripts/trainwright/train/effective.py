@@ -1,4 +1,4 @@
-# helpers/trainwright/train/effective.py without its comments
+# train/effective.py without its comments
 from __future__ import annotations
 
 import dataclasses

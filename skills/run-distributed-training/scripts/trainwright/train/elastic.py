@@ -1,4 +1,4 @@
-# helpers/trainwright/train/elastic.py without its comments
+# train/elastic.py without its comments
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/encoders.py without its comments
+# train/encoders.py without its comments
 from __future__ import annotations
 
 import torch

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/ipex.py without its comments
+# train/ipex.py without its comments
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/layers.py without its comments
+# train/layers.py without its comments
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/local_sgd.py without its comments
+# train/local_sgd.py without its comments
 from __future__ import annotations
 
 from typing import Any

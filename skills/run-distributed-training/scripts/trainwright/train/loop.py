@@ -1,4 +1,4 @@
-# helpers/trainwright/train/loop.py without its comments
+# train/loop.py without its comments
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/memory.py without its comments
+# train/memory.py without its comments
 from __future__ import annotations
 
 import ctypes

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/models.py without its comments
+# train/models.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

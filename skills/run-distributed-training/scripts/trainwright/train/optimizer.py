@@ -1,4 +1,4 @@
-# helpers/trainwright/train/optimizer.py without its comments
+# train/optimizer.py without its comments
 from __future__ import annotations
 
 import math

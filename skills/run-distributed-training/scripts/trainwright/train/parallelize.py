@@ -1,4 +1,4 @@
-# helpers/trainwright/train/parallelize.py without its comments
+# train/parallelize.py without its comments
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/positions.py without its comments
+# train/positions.py without its comments
 from __future__ import annotations
 
 import math

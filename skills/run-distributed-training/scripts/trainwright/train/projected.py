@@ -1,4 +1,4 @@
-# helpers/trainwright/train/projected.py without its comments
+# train/projected.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/records.py without its comments
+# train/records.py without its comments
 from __future__ import annotations
 
 import json

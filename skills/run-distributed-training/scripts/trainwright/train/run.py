@@ -1,4 +1,4 @@
-# helpers/trainwright/train/run.py without its comments
+# train/run.py without its comments
 from __future__ import annotations
 
 import argparse

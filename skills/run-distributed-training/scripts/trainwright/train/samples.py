@@ -1,4 +1,4 @@
-# helpers/trainwright/train/samples.py without its comments
+# train/samples.py without its comments
 from __future__ import annotations
 
 from dataclasses import dataclass

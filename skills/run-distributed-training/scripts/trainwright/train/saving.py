@@ -1,4 +1,4 @@
-# helpers/trainwright/train/saving.py without its comments
+# train/saving.py without its comments
 from __future__ import annotations
 
 import dataclasses

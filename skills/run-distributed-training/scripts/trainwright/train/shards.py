@@ -1,4 +1,4 @@
-# helpers/trainwright/train/shards.py without its comments
+# train/shards.py without its comments
 from __future__ import annotations
 
 import bisect

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/signals.py without its comments
+# train/signals.py without its comments
 from __future__ import annotations
 
 import hashlib

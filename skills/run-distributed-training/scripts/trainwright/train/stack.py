@@ -1,4 +1,4 @@
-# helpers/trainwright/train/stack.py without its comments
+# train/stack.py without its comments
 from __future__ import annotations
 
 import importlib.metadata

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/stored.py without its comments
+# train/stored.py without its comments
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/tiny.py without its comments
+# train/tiny.py without its comments
 from __future__ import annotations
 
 from dataclasses import replace

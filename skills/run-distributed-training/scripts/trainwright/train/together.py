@@ -1,4 +1,4 @@
-# helpers/trainwright/train/together.py without its comments
+# train/together.py without its comments
 from __future__ import annotations
 
 import errno

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/tracker.py without its comments
+# train/tracker.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

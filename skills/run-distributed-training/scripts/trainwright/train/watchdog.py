@@ -1,4 +1,4 @@
-# helpers/trainwright/train/watchdog.py without its comments
+# train/watchdog.py without its comments
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/world.py without its comments
+# train/world.py without its comments
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,4 @@
-# helpers/trainwright/train/zero.py without its comments
+# train/zero.py without its comments
 from __future__ import annotations
 
 import importlib

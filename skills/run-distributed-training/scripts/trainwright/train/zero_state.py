@@ -1,4 +1,4 @@
-# helpers/trainwright/train/zero_state.py without its comments
+# train/zero_state.py without its comments
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/command.py without its comments
+# check/command.py without its comments
 from __future__ import annotations
 
 import argparse

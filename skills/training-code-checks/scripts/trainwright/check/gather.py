@@ -1,4 +1,4 @@
-# helpers/trainwright/check/gather.py without its comments
+# check/gather.py without its comments
 from __future__ import annotations
 
 import importlib.util

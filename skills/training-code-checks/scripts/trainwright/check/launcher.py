@@ -1,4 +1,4 @@
-# helpers/trainwright/check/launcher.py without its comments
+# check/launcher.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/rules/accelerate_launch.py without its comments
+# check/rules/accelerate_launch.py without its comments
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/rules/quantization.py without its comments
+# check/rules/quantization.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/rules/deepspeed_trainer.py without its comments
+# check/rules/deepspeed_trainer.py without its comments
 from __future__ import annotations
 
 import re

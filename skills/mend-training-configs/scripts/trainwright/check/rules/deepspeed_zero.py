@@ -1,4 +1,4 @@
-# helpers/trainwright/check/rules/deepspeed_zero.py without its comments
+# check/rules/deepspeed_zero.py without its comments
 from __future__ import annotations
 
 from collections.abc import Iterator

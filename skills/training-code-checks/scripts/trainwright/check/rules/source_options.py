@@ -1,4 +1,4 @@
-# helpers/trainwright/check/rules/source_options.py without its comments
+# check/rules/source_options.py without its comments
 from __future__ import annotations
 
 import ast

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/source/facts.py without its comments
+# check/source/facts.py without its comments
 from __future__ import annotations
 
 import ast

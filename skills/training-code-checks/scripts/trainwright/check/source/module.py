@@ -1,4 +1,4 @@
-# helpers/trainwright/check/source/module.py without its comments
+# check/source/module.py without its comments
 from __future__ import annotations
 
 import ast

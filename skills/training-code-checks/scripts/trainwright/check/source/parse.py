@@ -1,4 +1,4 @@
-# helpers/trainwright/check/source/parse.py without its comments
+# check/source/parse.py without its comments
 from __future__ import annotations
 
 import ast

@@ -1,4 +1,4 @@
-# helpers/trainwright/check/source/program.py without its comments
+# check/source/program.py without its comments
 from __future__ import annotations
 
 import ast

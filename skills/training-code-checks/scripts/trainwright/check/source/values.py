@@ -1,4 +1,4 @@
-# helpers/trainwright/check/source/values.py without its comments
+# check/source/values.py without its comments
 from __future__ import annotations
 
 import ast
