@@ -27,6 +27,8 @@ try:
 except ModuleNotFoundError as problem:
     sys.stderr.write("trainwright %s: %s in %s; copy the whole folder again\n" % (COMMAND, problem, " or ".join(PLACES)))
     sys.exit(3)
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main([COMMAND] + sys.argv[1:]))

@@ -199,3 +199,19 @@ def test_quantized_by_llama_factory(told: Told) -> None:
     assert "ACC029" not in {f.rule for f in report.findings}
     bits = Context(quantization={"load_in_4bit": True})
     assert "ACC029" in {f.rule for f in judge(["a.yaml"], bits).findings}
+
+
+def test_a_report_does_not_go_over_what_it_judges(told: Told, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(a_yaml=FSDP)
+    for option in ("--output", "--write-baseline"):
+        assert main(["check", "a.yaml", option, "./a.yaml"]) == Exit.USAGE
+        assert "name another" in capsys.readouterr().err
+    assert (tmp_path / "a.yaml").read_text() == FSDP
+
+
+def test_a_file_of_several_names_is_not_mended(told: Told, tmp_path: Path) -> None:
+    told(a_yaml=FSDP.replace("bf16", "no"))
+    (tmp_path / "b.yaml").hardlink_to(tmp_path / "a.yaml")
+    before = (tmp_path / "a.yaml").read_text()
+    assert main(["check", "a.yaml", "--fix"]) == Exit.USAGE
+    assert (tmp_path / "a.yaml").read_text() == before and (tmp_path / "b.yaml").samefile(tmp_path / "a.yaml")

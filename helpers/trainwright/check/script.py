@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trainwright.check.flags import command_of, is_wrapper, split
+from trainwright.check.flags import SHELLS, command_of, is_wrapper, split
 from trainwright.check.subject import Command
 from trainwright.report import Location
 
@@ -19,7 +19,6 @@ _OPENS = re.compile(r"^\s*(?:local\s+|declare\s+-a\s+)?[A-Za-z_]\w*\+?=\([^)]*$"
 _TEXT_OPENS = re.compile(r"^\s*(?:export\s+|local\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 _WHOLE = re.compile(r"\"(\$\{(\w+)\[@\]\})\"")
 _USE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::-([^}]{0,1000}))?\}|\$(\w+)")
-_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _INNER = re.compile(r"(?:^|[\s/])(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\s+([\"'])")  # bash -c "..."
 _DEPTH = 4  # of shells within shells
 _OPENING, _CLOSING = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
@@ -204,7 +203,7 @@ def _inner(words: list[str]) -> str:
 def _shell_before(words: list[str], index: int) -> bool:
     while index > 0 and words[index].startswith("-"):
         index -= 1
-    return words[index].rpartition("/")[2] in _SHELLS
+    return words[index].rpartition("/")[2] in SHELLS
 
 
 def _fill(text: str, known: dict[str, str]) -> str:

@@ -125,9 +125,11 @@ def _obstacle(path: str) -> str:
     if os.path.islink(path):
         return "is a link"
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except OSError as problem:
         return f"cannot be read: {problem.strerror}"
-    if not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK):
+    if found.st_nlink > 1:
+        return f"has {found.st_nlink} names (hard links), of which one alone would change"
+    if not found.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK):
         return "is read-only"
     return ""

@@ -87,6 +87,7 @@ def run(options: argparse.Namespace) -> Report:
     report = Report("check")
     if options.emit and not (options.convert or options.schema):
         raise UserError("--emit needs --convert KIND or --schema NAME, whose text it writes")
+    _keep_inputs(options)
     if options.schema is not None:
         _actions().print_schema(options, report, _versions(options))
         return report
@@ -109,6 +110,14 @@ def run(options: argparse.Namespace) -> Report:
     if options.baseline or options.write_baseline:
         _actions().adopt(options, report)
     return report
+
+
+def _keep_inputs(options: argparse.Namespace) -> None:
+    inputs = {os.path.realpath(path) for path in options.paths if path != "-"}
+    for name in ("output", "emit", "write_baseline"):
+        target = getattr(options, name)
+        if target and target != "-" and os.path.realpath(target) in inputs:
+            raise UserError(f"--{name.replace('_', '-')} {target}: this file is to be judged, and would be lost; name another")
 
 
 def _actions() -> Any:
