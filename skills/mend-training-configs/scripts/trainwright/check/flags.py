@@ -12,10 +12,10 @@ from trainwright.check.subject import Command, Context
 from trainwright.report import Location
 
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "mpirun", "srun")
-_WRAPPERS = (
-    "srun mpirun mpiexec mpiexec.hydra aprun jsrun time nohup exec env numactl singularity apptainer docker podman "
-    "shifter ibrun prun timeout stdbuf taskset nsys ncu uv poetry pixi conda mamba ray ssh pdsh"
-).split()
+_WRAPPERS = re.compile(
+    r"srun|mpirun|mpiexec|mpiexec\.hydra|aprun|jsrun|ibrun|prun|time|timeout|nohup|exec|env|stdbuf|numactl|taskset|nsys|ncu|"
+    r"singularity|apptainer|docker|podman|shifter|uv|poetry|pixi|conda|mamba|ray|ssh|pdsh"
+)
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _ALONE = {
     "torchrun": ("standalone", "no_python", "m", "module", "run_path", "use_env"),
@@ -67,7 +67,7 @@ def command_of(words: Sequence[str], where: Location | None = None) -> Command |
 
 def is_wrapper(word: str) -> bool:
     name = word.rpartition("/")[2]
-    return name in _WRAPPERS or name in SHELLS or "=" in word or name.startswith(("$", "-"))
+    return _WRAPPERS.fullmatch(name) is not None or name in SHELLS or "=" in word or name.startswith(("$", "-"))
 
 
 def _ranks_of_wrapper(words: Sequence[str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _DEVICES = (("PT_HPU_", "hpu"), ("HABANA_", "hpu"), ("ZE_AFFINITY_MASK", "xpu"), ("ZE_FLAT_DEVICE_HIERARCHY", "xpu"))
 _LARGEST = 2**20
 _CONFIGS = (".yaml", ".yml", ".json", ".toml")
-_OF_TOOLS = "training-arguments axolotl llama-factory verl openrlhf torchtitan nanotron gpt-neox megatron".split()
+_OF_TOOLS = ("training-arguments", "axolotl", "llama-factory", "verl", "openrlhf", "torchtitan", "nanotron", "gpt-neox", "megatron")
 _READS_TRAINER = re.compile(r"TrainingArguments|HfArgumentParser|TrlParser|[A-Z]\w*Config\b.{0,40}trl|trl.{0,80}Config")
 _DEPTH = 4
 NOT_JUDGED = {
