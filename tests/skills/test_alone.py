@@ -17,6 +17,7 @@ from trainwright.rules import load_all
 
 STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
 BACKENDS, CODE = "distributed-training-backends", "training-code-checks"
+PLAN = "choose-parallel-training-plan"
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
@@ -36,6 +37,9 @@ JSON_CALLS = {
     (DEBUG, "doctor"): ([], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
+    (PLAN, "plan"): (["predict", "there is no such.csv", "--output", "out.csv"], 2),
+    (PLAN, "explain"): (["PLN001"], 0),
+    (PLAN, "rules"): ([], 0),
 }
 _ENVIRONMENTS = ("check.rules.environment", "check.rules.environment_variables")
 _BOTH = ("check.rules.documents", "check.rules.job*")
@@ -43,6 +47,7 @@ RULES = {  # what a skill carries, as patterns of modules
     STRATEGY: ("advise.rules.*",),
     BACKENDS: (*_BOTH, "check.rules.accelerate*", "check.rules.deepspeed*", "check.rules.fsdp", "check.rules.quantization"),
     CODE: (*_BOTH, "check.rules.source*", "check.rules.arguments", "check.rules.megatron"),
+    PLAN: ("plan.rules.*",),
     DEBUG: ("diagnose.rules.*", *_ENVIRONMENTS),
 }
 WITHOUT = {BACKENDS: "check.rules.accelerate_model"}  # it needs the models, which that skill does not read
