@@ -55,7 +55,7 @@ WITHOUT = {BACKENDS: "check.rules.accelerate_model"}  # it needs the models, whi
 
 @pytest.fixture(scope="module", params=["as it is", "without _ files"])
 def copies(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds a copy of each skill; beside them `packages` with PyYAML, `installed` with another trainwright that no copy may take."""
+    """The folder that holds a copy of each skill; beside them PyYAML, and an installed trainwright that none may take."""
     place = tmp_path_factory.mktemp("copied alone")
     left_out = ["__pycache__", *(["_*"] if request.param == "without _ files" else [])]
     for name in SKILLS:
@@ -213,7 +213,8 @@ def test_a_job_runs_from_the_copied_folders_and_leaves_no_trace_in_them(copies: 
     config, out = (str(path) for path in (tmp_path / "a b.yaml", tmp_path / "my run"))
 
     def call(skill: str, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = ["env", "-i", f"PYTHONPATH={copies / 'installed'}", sys.executable, str(copies / skill / "scripts" / f"{name}.py"), *arguments]
+        script = str(copies / skill / "scripts" / f"{name}.py")
+        argv = ["env", "-i", f"PYTHONPATH={copies / 'installed'}", sys.executable, script, *arguments]
         return subprocess.run(argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
 
     job = ["--model", "llama-demo", "--seq-len", "32"]
