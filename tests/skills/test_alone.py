@@ -37,7 +37,7 @@ JSON_CALLS = {
     (DEBUG, "doctor"): ([], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
-    (PLAN, "plan"): (["predict", "there is no such.csv", "--output", "out.csv"], 2),
+    (PLAN, "plan"): (["emit", "--plan", "tp=8,dp_shard=2,zero_stage=1", "--model", "7b", "--global-batch", "64", "--emit", "megatron"], 0),
     (PLAN, "explain"): (["PLN001"], 0),
     (PLAN, "rules"): ([], 0),
 }

@@ -183,16 +183,19 @@ def _fit(options: argparse.Namespace) -> Fit:
 
 
 def _predict(options: argparse.Namespace, report: Report) -> None:
+    csv = options.output if options.output.endswith(".csv") else None
+    if csv:
+        options.output = "-"
     columns, rows = _rows(options, report)
     fit = _fit(options)
     found = [predict(row, fit) for row in rows]
     timed = sum(one.seconds is not None for one in found)
     report.data = {"action": "predict", "fit": fit.to_json(), "rows": [one.to_json() for one in found], "output": None}
     report.text = [f"{len(found)} rows: {timed} with a step time, {sum(one.memory_gib is not None for one in found)} with memory"]
-    if str(options.output).endswith(".csv"):
-        write_text(options.output, table(columns, found))
-        report.data["output"], options.output = options.output, "-"
-        report.text.append(f"wrote {report.data['output']}")
+    if csv:
+        write_text(csv, table(columns, found))
+        report.data["output"] = csv
+        report.text.append(f"wrote {csv}")
 
 
 def _calibrate(options: argparse.Namespace, report: Report) -> None:
