@@ -17,7 +17,19 @@ Context = Literal["ring", "ulysses"]
 SCHEDULES: tuple[Schedule, ...] = ("none", "gpipe", "1f1b", "interleaved", "zero-bubble")
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "budget", "full")
 LOSSES: tuple[Loss, ...] = ("eager", "compiled", "chunked")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "fp32")
 LARGEST = 10**7
+_WORDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("schedule", SCHEDULES),
+    ("recompute", RECOMPUTES),
+    ("loss", LOSSES),
+    ("precision", PRECISIONS),
+    ("offload", ("none", "optimizer")),
+    ("context", ("ring", "ulysses")),
+    ("zero_stage", (0, 1, 2, 3)),
+    ("gradient_bytes", (2, 4)),
+)
+_FLAGS = ("sequence_parallel", "reshard_after_forward", "compiled", "flash_attention", "async_tp", "overlap_gradients", "one_rail")
 
 
 class PlanError(UserError):
@@ -72,12 +84,14 @@ class Plan:
         self._judge_schedule()
 
     def _judge_words(self) -> None:
-        words = {"schedule": SCHEDULES, "recompute": RECOMPUTES, "loss": LOSSES, "zero_stage": (0, 1, 2, 3), "gradient_bytes": (2, 4)}
-        for name, known in words.items():
+        for name, known in _WORDS:
             if getattr(self, name) not in known:
                 raise PlanError(f"{name} is {getattr(self, name)!r}; it has to be one of {', '.join(map(str, known))}")
-        if not 0 < self.activation_budget <= 1:
-            raise PlanError(f"activation_budget is {self.activation_budget}; it has to be above 0 and at most 1")
+        for name in _FLAGS:
+            if type(getattr(self, name)) is not bool:
+                raise PlanError(f"{name} is {getattr(self, name)!r}; it has to be true or false")
+        if not isinstance(self.activation_budget, int | float) or not 0 < self.activation_budget <= 1:
+            raise PlanError(f"activation_budget is {self.activation_budget!r}; it has to be above 0 and at most 1")
 
     def _judge_schedule(self) -> None:
         if (self.pp == 1) != (self.schedule == "none"):

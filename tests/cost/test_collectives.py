@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 
 from trainwright.cost.collectives import Network, place
@@ -32,6 +35,23 @@ def links(name: str = "a100", devices: int = 64, per_node: int = 8, rate: float 
 def test_places(size: int, stride: int, node: int, devices: int, per_node: int, nodes: int) -> None:
     group = place(size, stride, node, devices)
     assert (group.per_node, group.nodes) == (per_node, nodes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_may_change_places(seed: int) -> None:
+    """Of a homogeneous machine: whatever the order of its nodes, no group is worse off than the one that is priced."""
+    rng = random.Random(seed)
+    node, nodes = rng.choice([4, 6, 8, 12]), rng.choice([2, 3, 4, 6])
+    devices = node * nodes
+    size, stride = rng.choice([(a, b) for a in range(2, devices + 1) for b in range(1, devices) if devices % (a * b) == 0])
+    order = list(range(nodes))
+    rng.shuffle(order)
+    starts = [block + offset for block in range(0, devices, size * stride) for offset in range(stride)]
+    groups = [Counter(order[(start + i * stride) // node] for i in range(size)) for start in starts]
+    across = [group for group in groups if len(group) > 1]
+    worst = (min(min(group.values()) for group in across), max(map(len, across))) if across else (size, 1)
+    group = place(size, stride, node, devices)
+    assert (group.per_node, group.nodes) == worst
 
 
 def test_every_rail_of_a_node_counts() -> None:

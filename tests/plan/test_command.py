@@ -49,7 +49,7 @@ def test_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert best["step_time_s"]["value"] <= fallback["step_time_s"]["value"] and data["proven"]
     assert sum(best["time"]["parts"].values()) == pytest.approx(best["step_time_s"]["value"])
     for one in (best, fallback, *data["alternatives"]):
-        assert one["fits"] and all(held["holds"] for held in one["invariants"])
+        assert one["fits"] and all(held["holds"] is not False for held in one["invariants"])
         assert one["plan"]["world_size"] == 16 and 64 % (one["plan"]["dp"] * one["plan"]["micro_batch"]) == 0
         assert max(stage["total"] for stage in one["memory"]["stages"]) <= one["memory"]["capacity"]
     assert data["figures"]["device"]["matmul_flops"]["tag"] == "measured"
@@ -104,6 +104,42 @@ def test_nothing_fits_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert envelope["data"]["best"] is None and envelope["findings"][0]["rule"] == "PLN001"
 
 
+def test_where_nothing_fits_on_the_device_states_go_to_the_host(capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(
+        capsys, "search", "--model", "7b", "--accelerator", "a100", "--devices", "1", "--memory", "80GiB", "--global-batch", "8", *FEW
+    )["data"]
+    assert {one["plan"]["offload"] for one in (data["best"], data["fallback"])} == {"optimizer"}
+    assert "keep them in host memory" in data["space"]["notes"][0] and data["space"]["offloads"] == ["optimizer"]
+    assert data["best"]["memory"]["host_bytes_per_node"] > 6e9 * 12
+
+
+def test_a_fit_that_is_no_sure_one_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(capsys, "search", *JOB, *FEW)["data"]
+    best = data["best"]
+    full = max(stage["total"] for stage in best["memory"]["stages"])
+    tight = answer(capsys, "search", *JOB, *FEW, "--memory", f"{round(full / 0.97 / 2**20)}MiB")["data"]["best"]
+    assert any("it may run out of memory" in text for text in tight["counter_signals"])
+    assert data["decision"]["if_out_of_memory"]["memory_bytes"] <= 0.85 * full
+
+
+def test_a_model_of_too_many_layers_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "deep.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 64,
+                "intermediate_size": 64,
+                "num_hidden_layers": 10**9,
+                "num_attention_heads": 1,
+                "vocab_size": 100,
+                "max_position_embeddings": 64,
+            }
+        )
+    )
+    assert "at most 10,000 are placed" in refused(capsys, "search", *JOB, "--model", str(config))
+
+
 def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
     plans = ("--plan", "dp_shard=16,zero_stage=3,recompute=full", "--plan", "tp=8,sequence_parallel=true,dp_shard=2,zero_stage=1")
     data = answer(capsys, "compare", *JOB, *plans)["data"]
@@ -122,12 +158,30 @@ def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
         (("search", *JOB, "--slowest", "0.5"), "give 1 or more"),
         (("search", *JOB, "--memory", "1GiB"), "no more than a device's own needs"),
         (("search", *JOB, "--freeze", "decoder"), "nothing is left to train"),
+        (("search", *JOB, "--micro-batches", "0"), "give 1 or more"),
+        (("search", *JOB, "--per-node", "0"), "give 1 or more"),
+        (("search", *JOB, "--steps", "0"), "give 1 or more"),
+        (("search", *JOB, "--emit-file", "plan.toml"), "--emit-file needs --emit"),
+        (("search", *JOB, "--plan", "tp=4,tp=8"), "'tp' stands there twice"),
+        (("search", *JOB, "--plan", "dp_shard=16,zero_stage=1,offload=disk"), "offload is 'disk'"),
+        (("search", *JOB, "--plan", "dp_shard=16,zero_stage=1,precision=int3"), "precision is 'int3'"),
+        (("search", *JOB, "--plan", "dp_shard=8,cp=2,zero_stage=1,context=sphere"), "context is 'sphere'"),
+        (("search", *JOB, "--plan", "dp_shard=16,zero_stage=1,compiled=7"), "compiled is 7"),
+        (("search", *JOB, "--plan", "dp_shard=16,recompute=budget,activation_budget=x"), "activation_budget is 'x'"),
+        (("search", *JOB, "--plan", "dp_shard=8,ep=2,tp=2"), "has no experts"),
         (("compare", *JOB, "--plan", "tp=8"), "twice or more"),
         (("compare", *JOB, "--plan", "tp=8,dp_shard=2", "--plan", "tq=8"), "'tq' is no field of a plan"),
         (("compare", *JOB, "--plan", "tp=8", "--plan", "tp=16"), "needs 8 devices"),
         (("compare", *JOB, "--plan", "tp=eight", "--plan", "tp=16"), "tp is 'eight'"),
         (("predict",), "needs a file of rows"),
         (("predict", "/no/such/file.csv"), "cannot be read"),
+        (("predict", "/dev/zero"), "not a regular file"),
+        (
+            ("emit", "--plan", "dp_shard=3,zero_stage=1", "--model", "7b", "--global-batch", "64", "--emit", "megatron"),
+            "no multiple of dp 3",
+        ),
+        (("emit", "--plan", "pp=40,schedule=1f1b", "--model", "7b", "--global-batch", "64", "--emit", "megatron"), "40 stages are more"),
+        (("emit", "--plan", "tp=33", "--model", "7b", "--global-batch", "64", "--emit", "dtensor"), "tp 33 does not divide"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str) -> None:
@@ -156,6 +210,38 @@ def test_predict_writes_the_table(capsys: pytest.CaptureFixture[str], runs: Path
     assert rows[0]["predicted_oom"] == "0" and float(rows[0]["predicted_memory_gb"]) > 3
     assert rows[2]["predicted_step_time_s"] == "" and "layers 'x' is no number" in rows[2]["prediction_note"]
     assert data["rows"][2]["step_time_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x80\x81", "not UTF-8"),
+        (TIMED.encode() + b"\0\0", "binary"),
+        (TIMED.replace("source", "hardware").encode(), "'hardware' stands there twice"),
+        (b"row_id,hardware\n", "the columns n_gpus"),
+        (TIMED.encode() + b'"open', "no CSV"),
+        (b"x" * (9 * 2**20), "larger than"),
+    ],
+    ids=["bytes", "nul", "twice", "missing", "quote", "large"],
+)
+@pytest.mark.parametrize("action", ["predict", "calibrate", "score"])
+def test_a_table_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path, action: str, data: bytes, said: str) -> None:
+    path, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    path.write_bytes(data)
+    assert said in refused(capsys, action, str(path), *(["--output", str(out)] if action == "predict" else []))
+    assert not out.exists()
+
+
+def test_a_refusal_never_lands_in_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    envelope = answer(capsys, "predict", "/no/such.csv", "--output", str(out), code=2)
+    assert envelope["findings"] and not out.exists()
+
+
+def test_too_few_rows_to_hold_some_out_is_said(capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    found = answer(capsys, "score", str(runs), "--held-out", "0.2")
+    assert found["data"]["errors"]["held_out"] == {"time": [], "memory": []}
+    assert any(one["name"] == "a fit of a share" and "15 rows" in one["reason"] for one in found["not_checked"])
 
 
 def test_a_prediction_does_not_see_what_was_measured(capsys: pytest.CaptureFixture[str], runs: Path) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from trainwright.cost.layers import network
 from trainwright.cost.machine import machine
 from trainwright.cost.step import StepModel
 from trainwright.errors import UserError
-from trainwright.model import ModelSpec
+from trainwright.model import ModelSpec, load_model
 from trainwright.parallel import Plan, PlanError
 from trainwright.parts import Attention, Block, Decoder, Embedding, Experts, Head, Mlp, Norm, Run
 from trainwright.plan import space as spaces
@@ -23,6 +24,7 @@ from trainwright.plan.search import Found, bounded, search
 from trainwright.plan.space import Job, Space, Tally
 
 GIB = 2**30
+LLAVA = Path(__file__).resolve().parents[1] / "families" / "published" / "llava-1.5-7b.json"
 
 
 def spec(layers: int = 8, width: int = 1024, heads: int = 16, vocab: int = 32000, experts: int = 0) -> ModelSpec:
@@ -206,6 +208,76 @@ def test_layers_that_do_not_divide_are_split_unevenly() -> None:
     at = Setting(spec(78, 512, 8), 24, 48, 80 * GIB)
     plans = [one.plan for one in at.search(Space(max_tp=1)).fitting if one.plan.pp == 12]
     assert plans and all(plan.layer_split and sum(plan.layer_split) == 78 and plan.schedule == "1f1b" for plan in plans)
+
+
+def test_126_layers_on_16_stages() -> None:
+    """Llama 3 405B took a layer off its first and last stage; no stage of the best split is slower than what equal layers would make."""
+    found = machine("h100", 128, 8, 50e9, 80 * GIB)
+    steps = StepModel(network(load_model("405b")), found, 8192, 64)
+    footprint = Footprint(steps)
+    job = Job(steps.network, 128, 8, 8192, 64)
+    plan = Plan(tp=8, sequence_parallel=True, pp=16, schedule="1f1b", recompute="full", loss="compiled")
+    best = search(job, steps, footprint, 500 * GIB, candidates=[plan]).best
+    assert best is not None and best.plan.layer_split is not None and sum(best.plan.layer_split) == 126
+    assert best.plan.layer_split[-1] < max(best.plan.layer_split) == 8
+    equal = replace(plan, layer_split=(8,) * 14 + (7, 7))
+    assert best.seconds <= steps.step(equal).seconds
+
+
+def test_rounds_that_do_not_come_out_even_are_not_interleaved() -> None:
+    """Six microbatches on four stages: older Megatron-LM refuses them."""
+    at = Setting(spec(16, 512, 8), 4, 6, 80 * GIB)
+    assert {plan.schedule for plan in spaces.plans(at.job, Space(max_tp=1, micro_batches=(1,)), Tally()) if plan.pp == 4} == {"1f1b"}
+    at = Setting(spec(16, 512, 8), 4, 8, 80 * GIB)
+    wide = {plan.schedule for plan in spaces.plans(at.job, Space(max_tp=1, micro_batches=(1,)), Tally()) if plan.pp == 4}
+    assert wide == {"1f1b", "interleaved"}
+
+
+def test_a_tower_before_the_layers_is_split_by_what_it_costs() -> None:
+    """LLaVA: 24 narrow layers of a vision tower before 32 wide ones: the first of four stages holds more than a quarter of the layers."""
+    at = Setting(load_model(str(LLAVA)), 8, 32, 80 * GIB)
+    space = Space(max_tp=1, micro_batches=(1,), schedules=("1f1b",))
+    plans = [one.plan for one in at.search(space).fitting if one.plan.pp == 4]
+    assert plans and all(plan.layer_split and sum(plan.layer_split) == 56 and plan.layer_split[0] > 24 for plan in plans)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tp": 3}, "tp 3 does not divide 16"),
+        ({"tp": 32}, "tp 32 does not divide 16"),
+        ({"ep": 2, "tp": 2}, "has no experts"),
+        ({"pp": 9, "schedule": "1f1b"}, "9 stages are more than the 8 layers"),
+    ],
+)
+def test_plans_that_the_model_cannot_be_cut_by(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        spaces.possible(Plan(**fields), network(spec()))
+
+
+def test_experts_that_ep_does_not_divide() -> None:
+    with pytest.raises(PlanError, match="ep 3 does not divide 4 experts"):
+        spaces.possible(Plan(ep=3, dp_shard=3, zero_stage=1), network(spec(experts=4)))
+
+
+def test_states_on_the_host_take_less_room_and_longer() -> None:
+    at = Setting(spec(8, 2048, 16), 4, 16, 80 * GIB)
+    here = Plan(dp_shard=4, zero_stage=1)
+    there = replace(here, offload="optimizer")
+    assert at.footprint.peak(there).total < at.footprint.peak(here).total
+    assert at.footprint.host_bytes(there, 4) > at.footprint.host_bytes(here, 4)
+    assert at.steps.step(there).parts["optimizer"] > 3 * at.steps.step(here).parts["optimizer"]
+
+
+def test_what_to_turn_to_where_memory_runs_out() -> None:
+    """The fewest settings changed, and enough of the bytes saved."""
+    found = Setting(spec(8, 2048, 16), 16, 64, 40 * GIB).search()
+    assert found.best is not None
+    lighter = found.lighter(found.best)
+    assert lighter is not None and lighter.bytes <= 0.85 * found.best.bytes
+    changed = sum(getattr(lighter.plan, name) != getattr(found.best.plan, name) for name in Plan.__slots__)
+    others = [one for one in found.fitting if one.bytes <= 0.85 * found.best.bytes]
+    assert changed <= min(sum(getattr(one.plan, n) != getattr(found.best.plan, n) for n in Plan.__slots__) for one in others)
 
 
 def test_a_large_vocabulary_leaves_the_head_alone() -> None:

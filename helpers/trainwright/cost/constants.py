@@ -29,6 +29,8 @@ class Constants:
     attention: float = 1.0  # speed of fused attention, against the device's share
     repeated: float = 1.0  # time of what the backward computes again, against its first time
     launch_s: float = 5e-6  # between two kernels where the device waits for the host
+    host_link: float = 20e9  # bytes/s between a device and its host, both ways in turn: a PCIe 4 x16 slot inside a step
+    host_memory: float = 20e9  # bytes/s of the host's memory for each device of a node, all updating at once
     # communication
     intra: float = 0.85  # of a node's bus bandwidth, inside a step
     inter: float = 0.80  # of the network's nominal rate, inside a step

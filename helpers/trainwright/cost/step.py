@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.cost.collectives import Network as Links
-from trainwright.cost.compute import Compute
+from trainwright.cost.compute import OPTIMIZER_BYTES, Compute
 from trainwright.cost.constants import Constants
 from trainwright.cost.layers import Layer, Network
 from trainwright.cost.machine import Machine
@@ -324,7 +324,14 @@ class StepModel:
         sync = self._sync(plan, weights, shards)
         if plan.overlap_gradients and plan.pp == 1 and sync:
             sync = self._exposed(sync, self._backward(plan))
-        return sync, self.compute.optimizer(weights / shards)
+        return sync, self._update(plan, weights / shards)
+
+    def _update(self, plan: Plan, weights: float) -> float:
+        """Seconds of the update; on the host with the states there: gradients down, weights back, and the host's memory is the slow one."""
+        if plan.offload == "none":
+            return self.compute.optimizer(weights)
+        moved = weights * (plan.gradient_bytes + 2) / self.constants.host_link
+        return moved + weights * OPTIMIZER_BYTES / self.constants.host_memory
 
     def _backward(self, plan: Plan) -> float:
         """The last backward where there is one stage."""

@@ -29,12 +29,13 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
     )
     tag = "calibrated" if given.measured else given.fit.tag  # measured stages are a part of a step, not a measured step
     memory_half = CALIBRATED_MEMORY if given.fit.memory_rows else SHIPPED_MEMORY
+    memory = spread(peak.total, memory_half)
     return {
         "plan": replace(plan, layer_split=step.split if plan.pp > 1 else plan.layer_split).to_json(),
         "step_time_s": {**spread(step.seconds, half).to_json(), "tag": tag} if known else None,
         "tokens_per_s_per_device": _rate(given, step) if known else None,
         "time": step.to_json() if known else None,
-        "memory_bytes": {**spread(peak.total, memory_half).to_json(), "tag": "calibrated" if given.fit.memory_rows else "assumed"},
+        "memory_bytes": {**memory.to_json(), "tag": "calibrated" if given.fit.memory_rows else "assumed"},
         "memory": {
             "metric": "device",
             "stages": [stage.to_json() for stage in stages],
@@ -43,7 +44,7 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
         },
         "fits": peak.total <= given.capacity,
         "invariants": signals.invariants(given, plan, step.split),
-        "counter_signals": signals.counter_signals(given, plan, step),
+        "counter_signals": [*signals.counter_signals(given, plan, step), *signals.tight(peak.total, memory.high, given.capacity)],
     }
 
 
@@ -154,8 +155,8 @@ def search_text(report: Report, data: dict[str, Any]) -> None:
         f"  {count:,} left out: {reason}" for reason, count in sorted(data["rejected"].items(), key=lambda item: (-item[1], item[0]))
     ]
     report.text += [f"note: {note}" for note in space["notes"]]
-    best = data["best"] or {"counter_signals": []}
-    report.text += [f"mind: {text}" for text in (*data["counter_signals"], *best["counter_signals"])]
+    taken = data[data["decision"]["take"] or "best"] or {"counter_signals": []}
+    report.text += [f"mind: {text}" for text in (*data["counter_signals"], *taken["counter_signals"])]
     for one in data["missing_evidence"]:
         report.skip(one["what"], one["instead"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from trainwright.cost.footprint import GIB
 from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
 from trainwright.plan.search import Found, Priced, kind_of
@@ -22,9 +23,22 @@ def decision(given: Inputs, found: Found, steps: int | None) -> dict[str, Any]:
     kind: none (nothing fits), same, unknown (the device was never profiled), tie, short (the run ends before the gain has paid), best.
     take: the entry to run, "best" or "fallback".
     """
-    best, fallback = found.best, found.fallback
-    if best is None or fallback is None:
+    found_best, fallback = found.best, found.fallback
+    if found_best is None or fallback is None:
         return _answer("none", None, steps)
+    decided = _decided(given, found, found_best, fallback, steps)
+    taken = found_best if decided["take"] == "best" else fallback
+    lighter = found.lighter(taken)
+    return {**decided, "if_out_of_memory": lighter and _lighter(lighter, taken, given)}
+
+
+def _lighter(one: Priced, taken: Priced, given: Inputs) -> dict[str, Any]:
+    """The knob to turn first."""
+    slower = None if given.machine.device.missing() else one.seconds / taken.seconds
+    return {"name": one.plan.name, "plan": one.plan.to_json(), "memory_bytes": round(one.bytes), "step_time_over_taken": slower}
+
+
+def _decided(given: Inputs, found: Found, best: Priced, fallback: Priced, steps: int | None) -> dict[str, Any]:
     if given.machine.device.missing():
         return {**_answer("unknown", "fallback", steps), "measure": given.machine.device.missing()}
     gain = fallback.seconds / best.seconds - 1
@@ -40,7 +54,7 @@ def decision(given: Inputs, found: Found, steps: int | None) -> dict[str, Any]:
 
 def _answer(kind: str, take: str | None, steps: int | None) -> dict[str, Any]:
     numbers = dict.fromkeys(("gain", "probability", "break_even_steps", "overhead_s"))
-    return {"kind": kind, "take": take, **numbers, "steps": steps, "probes": [], "measure": None}
+    return {"kind": kind, "take": take, **numbers, "steps": steps, "probes": [], "measure": None, "if_out_of_memory": None}
 
 
 def _kind(best: Priced, fallback: Priced, gain: float, chance: float, steps: int | None, even: int | None) -> str:
@@ -68,6 +82,14 @@ def _probe(plan: Plan, why: str, one: Priced, best: Priced) -> dict[str, Any]:
 
 def said(found: dict[str, Any]) -> list[str]:
     """The decision for people."""
+    one = found["if_out_of_memory"]
+    if one is None:
+        return _said(found)
+    slower = "" if one["step_time_over_taken"] is None else f", step time x {one['step_time_over_taken']:.2f}"
+    return [*_said(found), f"  should it run out of memory: {one['name']} ({one['memory_bytes'] / GIB:.1f} GiB{slower})"]
+
+
+def _said(found: dict[str, Any]) -> list[str]:
     kind = found["kind"]
     words = {
         "none": "nothing to decide",
@@ -76,7 +98,8 @@ def said(found: dict[str, Any]) -> list[str]:
     }
     if kind in words:
         return [f"decision: {words[kind]}"]
-    sure = f"{found['gain']:.1%} faster than the fallback, {found['probability']:.0%} sure"
+    chance = "over 99%" if found["probability"] > 0.99 else f"{found['probability']:.0%}"
+    sure = f"{found['gain']:.1%} faster than the fallback, {chance} sure"
     if kind == "tie":
         lines = [f"decision: a tie (predicted {sure}, within the model's own error): take the fallback, it is simpler"]
         probes = [f"  probe: {one['name']} ({one['why']})" for one in found["probes"]]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from trainwright.cost.layers import Network, network
 from trainwright.cost.machine import Machine, machine
-from trainwright.document import MAX_BYTES
+from trainwright.document import read_text
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec
 from trainwright.parallel import Loss, Plan, PlanError, Precision, Recompute
@@ -96,20 +97,17 @@ class Row:
 
 def read_rows(path: str) -> tuple[list[str], list[Row]]:
     """The column names and the rows of a CSV; a row that cannot be a run keeps its reason. Raises UserError for the file itself."""
+    text = read_text(path).removeprefix(codecs.BOM_UTF8.decode())
     try:
-        data = Path(path).read_bytes()
-    except OSError as problem:
-        raise UserError(f"{path}: cannot be read: {problem.strerror or problem}") from None
-    if len(data) > MAX_BYTES:
-        raise UserError(f"{path}: larger than {MAX_BYTES} bytes")
-    try:
-        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         columns = list(reader.fieldnames or ())
+        if twice := [name for name, count in Counter(columns).items() if count > 1 and name]:
+            raise UserError(f"{path}: the column {twice[0][:80]!r} stands there twice; which one counts?")
         if lost := [name for name in NEEDED if name not in columns]:
             raise UserError(f"{path}: the columns {', '.join(lost)} are missing; give those of throughput.csv")
         cells = [{str(k): v or "" for k, v in line.items() if k is not None and not isinstance(v, list)} for line in reader]
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise UserError(f"{path}: is no CSV in UTF-8: {problem}") from None
+    except csv.Error as problem:
+        raise UserError(f"{path}: is no CSV: {problem}") from None
     if len(cells) > LARGEST_ROWS:
         raise UserError(f"{path}: {len(cells)} rows are more than the {LARGEST_ROWS} that are read")
     return columns, [row_of(number, line) for number, line in enumerate(cells, start=2)]

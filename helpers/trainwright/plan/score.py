@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -169,6 +169,24 @@ def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[
     return [errors("all", every), *found] if every else []
 
 
+def held_out_oom(rows: Sequence[Row], share: float, splits: int) -> list[dict[str, Any]]:
+    """Memory fitted on a seeded `share` of each source with runs that ran out: those not called on its rest, and those called in vain."""
+    found = []
+    for source, mine in by_source(rows).items():
+        if sum(has_memory(row) for row in mine) < LEAST_ROWS or not any(row.oom and row.plan for row in mine):
+            continue
+        counts = []
+        for seed in range(splits):
+            some, rest = draw(mine, share, seed)
+            fit = calibrate([row for row in some if has_memory(row)], "memory")
+            counts.append(oom_counts(rest, lambda row, fit=fit: fit))  # type: ignore[misc]
+        missed = Counter(name for one in counts for name in one["missed"])
+        total = {name: sum(one[name] if name in ("oom", "fit") else len(one[name]) for one in counts) for name in ("oom", "fit", "false")}
+        most = max(len(one["missed"]) for one in counts)
+        found.append({"name": source, "splits": splits, **total, "missed": dict(sorted(missed.items())), "most_missed": most})
+    return found
+
+
 def draw(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
     """A seeded part of the rows, and the rest."""
     order = list(range(len(rows)))
@@ -210,12 +228,14 @@ def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
 
 
 def regrets(chosen: Sequence[Choice]) -> dict[str, Any]:
-    """Means over workloads, and in how many the model's pick is within 5 % of the best."""
-    if not chosen:
-        return {"mean": {}, "within_5_percent": 0}
-    means = {
-        "model": mean(c.model for c in chosen),
-        "tp8_least_pp": mean(c.tp8 for c in chosen),
-        "random": mean(c.at_random for c in chosen),
-    }
-    return {"mean": means, "within_5_percent": sum(c.model <= 0.05 for c in chosen)}
+    """Means over workloads, in how many the model's pick is within 5 % of the best, and the same of each source with two or more."""
+    sources: dict[str, list[Choice]] = defaultdict(list)
+    for one in chosen:
+        sources[str(one.workload[0])].append(one)
+    return {**_regret(chosen), "by_source": {name: _regret(some) for name, some in sources.items() if len(some) > 1}}
+
+
+def _regret(chosen: Sequence[Choice]) -> dict[str, Any]:
+    columns = {"model": [c.model for c in chosen], "tp8_least_pp": [c.tp8 for c in chosen], "random": [c.at_random for c in chosen]}
+    means = {name: mean(values) for name, values in columns.items() if values}
+    return {"workloads": len(chosen), "mean": means, "within_5_percent": sum(c.model <= 0.05 for c in chosen)}

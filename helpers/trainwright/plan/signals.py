@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from trainwright.cost.footprint import GIB
 from trainwright.cost.step import StepTime
 from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
@@ -13,6 +14,7 @@ from trainwright.plan.rows import Row
 
 LONG_SEQUENCE = 32_768  # tokens from which packed documents change what attention costs
 FAR, SHIPPED_LARGEST = 4, 3072  # how far beyond its rows a fit may go; the largest run that the shipped constants have seen
+TIGHT = 0.9  # of the capacity, from which a fit is no sure one
 ALIGNED_HEAD, ALIGNED_VOCAB = 64, 128
 
 
@@ -20,13 +22,38 @@ def invariants(given: Inputs, plan: Plan, split: tuple[int, ...]) -> list[dict[s
     """Each with whether it holds: a plan that breaks one trains something else, or does not start."""
     job = given.job
     at_once = plan.dp * plan.micro_batch
-    return [
+    found: list[dict[str, object]] = [
         {"name": "world size is the product of the axes", "holds": plan.world_size == job.devices},
         {"name": "the global batch is that of the job", "holds": job.global_batch % at_once == 0},
         {"name": "each layer is on exactly one stage, in order", "holds": sum(split) == job.network.num_layers},
         {"name": "tensor parallelism divides the heads", "holds": all(kind.heads % plan.tp == 0 for kind in job.network.kinds)},
         {"name": "ranks of a tensor-parallel group share a node", "holds": job.node % plan.tp == 0},
     ]
+    return found + [{"name": text, "holds": None} for hit, text in _of_the_stack(given, plan) if hit]
+
+
+def _of_the_stack(given: Inputs, plan: Plan) -> list[tuple[bool, str]]:
+    """What the training script has to see to, for the same training as on one device; nothing here can know whether it does."""
+    ranks = plan.dp * plan.cp
+    return [
+        (
+            ranks > 1 or plan.microbatches(given.job.global_batch) > 1,
+            "the loss is divided by the tokens of the whole batch, not of each pass",
+        ),
+        (ranks > 1, "ranks read different sequences, each once, in an order that does not depend on their number"),
+        (plan.tp > 1, "dropout draws alike where activations are copies, and apart where they are cut by tp"),
+        (given.job.network.ends.tied and plan.pp > 1, "the tied table's gradients are summed over the first and the last stage"),
+        (plan.world_size > plan.dp_replicate, "the gradient norm is taken over all shards, stages and tp parts, copies once"),
+        (plan.world_size > 1, f"gradients are reduced in {8 * plan.gradient_bytes} bits"),
+    ]
+
+
+def tight(needed: float, at_most: float, capacity: float) -> list[str]:
+    """Said of a plan that fits by less than the memory model's own error."""
+    if not (TIGHT * capacity < needed <= capacity < at_most):
+        return []
+    error = at_most / needed - 1
+    return [f"memory: {needed / GIB:.1f} of {capacity / GIB:.1f} GiB, and the model may be {error:.0%} too low: it may run out of memory"]
 
 
 def of_the_decision(given: Inputs, decided: dict[str, Any]) -> list[str]:

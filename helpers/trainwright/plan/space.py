@@ -9,9 +9,9 @@ from typing import Any
 
 from trainwright.cost.layers import Network
 from trainwright.errors import UserError
-from trainwright.parallel import Loss, Offload, Plan, Precision, Recompute, Schedule
+from trainwright.parallel import Loss, Offload, Plan, PlanError, Precision, Recompute, Schedule
 
-LARGEST_SPACE = 200_000  # plans that a search prices; a larger space is thinned, and it says so
+LARGEST_SPACE = 50_000  # plans that a search prices, in some fifteen seconds; a larger space is thinned, and it says so
 LONG = 16_384  # tokens of a sequence from which context parallelism is looked at
 
 
@@ -184,6 +184,19 @@ def _filled(mesh: Mesh, job: Job, space: Space, micro: int, schedule: Schedule, 
                             flash_attention=job.flash_attention,
                             overlap_gradients=job.overlap_gradients,
                         )
+
+
+def possible(plan: Plan, network: Network) -> None:
+    """Raise PlanError for axes that do not divide what they have to divide in the model."""
+    if odd := [kind.heads for kind in network.kinds if kind.heads % plan.tp]:
+        raise PlanError(f"tp {plan.tp} does not divide {odd[0]} attention heads")
+    experts = {kind.experts for kind in network.kinds if kind.experts}
+    if plan.ep > 1 and not experts:
+        raise PlanError(f"ep {plan.ep}: {network.name} has no experts")
+    if uneven := [count for count in experts if count % plan.ep]:
+        raise PlanError(f"ep {plan.ep} does not divide {uneven[0]} experts")
+    if plan.layer_split is None and plan.chunks > network.num_layers:
+        raise PlanError(f"{plan.chunks} stages are more than the {network.num_layers} layers; name a layer_split to leave stages empty")
 
 
 def size(job: Job, space: Space) -> int:

@@ -12,7 +12,7 @@ from trainwright.errors import UserError
 from trainwright.output import write_text
 from trainwright.rules import load_all
 from trainwright.skills import manifests
-from trainwright.skills.bare import bare
+from trainwright.skills.bare import bare, bare_table
 from trainwright.skills.bundle import LIBRARY, MANIFEST, Bundle, Skill
 from trainwright.skills.imports import needed
 from trainwright.skills.pages import rules_page, with_tables
@@ -64,7 +64,8 @@ def _library(skill: Skill) -> dict[str, str]:
 
 def _as_copied(skill: Skill, path: str, text: str) -> str:
     """A rule's docstring is its page: rules are never bare."""
-    return bare(text, f"{LIBRARY}/{path}") if skill.bare and path.endswith(".py") and "/rules/" not in path else text
+    strip = {".py": bare, ".yaml": bare_table}.get(PurePosixPath(path).suffix) if skill.bare and "/rules/" not in path else None
+    return strip(text, f"{LIBRARY}/{path}") if strip else text
 
 
 def _files(library: Path, glob: str) -> Iterator[str]:

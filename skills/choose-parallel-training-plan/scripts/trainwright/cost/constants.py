@@ -23,6 +23,8 @@ class Constants:
     attention: float = 1.0
     repeated: float = 1.0
     launch_s: float = 5e-6
+    host_link: float = 20e9
+    host_memory: float = 20e9
     intra: float = 0.85
     inter: float = 0.80
     latency: float = 1.0

@@ -10,6 +10,7 @@ from trainwright.model import ModelSpec
 from trainwright.parts import Attention, Block, Experts, Mlp, Tower, count
 
 Cut = Literal["out", "in", "none"]
+LARGEST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ class Network:
 
 
 def network(model: ModelSpec, frozen: tuple[str, ...] = ()) -> Network:
+    if (many := sum(run.count for part in (model, model.tower) if part for run in part.runs)) > LARGEST_LAYERS:
+        raise UserError(f"{model.name} has {many:,} layers; at most {LARGEST_LAYERS:,} are placed")
     if "decoder" in frozen and not model.projector and ("tower" in frozen or not model.tower):
         raise UserError(f"{model.name}: nothing is left to train with {' and '.join(sorted(set(frozen)))} frozen")
     decoder = tuple(layer for run in model.runs for layer in (_layer(run.block, "decoder" not in frozen),) * run.count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.cost.collectives import Network as Links
-from trainwright.cost.compute import Compute
+from trainwright.cost.compute import OPTIMIZER_BYTES, Compute
 from trainwright.cost.constants import Constants
 from trainwright.cost.layers import Layer, Network
 from trainwright.cost.machine import Machine
@@ -289,7 +289,13 @@ class StepModel:
         sync = self._sync(plan, weights, shards)
         if plan.overlap_gradients and plan.pp == 1 and sync:
             sync = self._exposed(sync, self._backward(plan))
-        return sync, self.compute.optimizer(weights / shards)
+        return sync, self._update(plan, weights / shards)
+
+    def _update(self, plan: Plan, weights: float) -> float:
+        if plan.offload == "none":
+            return self.compute.optimizer(weights)
+        moved = weights * (plan.gradient_bytes + 2) / self.constants.host_link
+        return moved + weights * OPTIMIZER_BYTES / self.constants.host_memory
 
     def _backward(self, plan: Plan) -> float:
         counts = self.network.counts(0, self.network.num_layers)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
+import importlib.util
 from typing import Any
 
 from trainwright.cost.layers import network
@@ -16,12 +16,12 @@ from trainwright.model import load_model
 from trainwright.output import write_text
 from trainwright.parallel import Plan
 from trainwright.plan import answer, emitting, inputs, page, profiles, score, signals
-from trainwright.plan.accuracy import markdown
 from trainwright.plan.calibrate import SHIPPED, Fit, calibrate
 from trainwright.plan.predict import predict, table
 from trainwright.plan.rows import Row, read_rows
 from trainwright.plan.score import Errors
-from trainwright.plan.search import Found, Misfit, Priced, search
+from trainwright.plan.search import Adapt, Found, Misfit, Objective, Priced, search
+from trainwright.plan.space import Space, possible
 from trainwright.report import Finding, Report
 from trainwright.rules import check_all, load_all
 from trainwright.units import format_bytes
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   trainwright plan emit --plan tp=8,dp_shard=8,zero_stage=1 --model 70b --global-batch 512 --emit megatron
   trainwright plan calibrate runs.csv --save fit.json
   trainwright plan predict rows.csv --calibration fit.json --output predicted.csv
-  (also --splits, --other-sources, --table, --svg, --tokens, --slowest, --max-tp, --max-pp, --max-cp, --max-ep)"""
+  (also --splits, --other-sources, --svg, --tokens, --slowest, --max-tp, --max-pp, --max-cp, --max-ep)"""
 ACTIONS = ("search", "compare", "emit", "predict", "calibrate", "score")
 
 
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help=argparse.SUPPRESS)
     rows = parser.add_argument_group("calibrate, score")
     rows.add_argument("--save", metavar="FIT", help="calibrate: write the fit to FIT")
-    rows.add_argument("--table", metavar="FILE.md", help=argparse.SUPPRESS)
+    if importlib.util.find_spec("trainwright.plan.accuracy"):
+        rows.add_argument("--table", metavar="FILE.md", help=argparse.SUPPRESS)
     rows.add_argument("--held-out", type=float, metavar="SHARE", help="score: fit this share of each source")
     rows.add_argument("--splits", type=int, default=20, metavar="N", help=argparse.SUPPRESS)
     rows.add_argument("--other-sources", action="store_true", help=argparse.SUPPRESS)
@@ -56,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     report = Report("plan")
+    if options.emit_file and not options.emit:
+        raise UserError("--emit-file needs --emit BACKEND: what is to be written?")
     faces = {"search": _search, "compare": _compare, "emit": _emit, "predict": _predict, "calibrate": _calibrate, "score": _score}
     faces[options.action](options, report)
     return report
@@ -65,7 +68,7 @@ def _search(options: argparse.Namespace, report: Report) -> None:
     given = inputs.read(options, report)
     candidates = [plan_of(text, given) for text in options.plan] or None
     adapt = emitting.adapter(given, options.emit) if options.emit else None
-    found = search(given.job, given.steps, given.footprint, given.capacity, given.space, candidates, adapt, options.objective)
+    found = searched(given, candidates, adapt, options.objective)
     report.data = answer.search_data(given, found, _steps(options, given))
     answer.search_text(report, report.data)
     taken = report.data["decision"]["take"]
@@ -78,6 +81,21 @@ def _search(options: argparse.Namespace, report: Report) -> None:
     load_all("plan")
     report.findings = [*check_all(found), *_misfits(given, _left(candidates or [], found))]
     _say_unprofiled(given, report)
+
+
+def searched(given: inputs.Inputs, candidates: list[Plan] | None, adapt: Adapt | None, objective: Objective) -> Found:
+
+    def within(space: Space) -> Found:
+        return search(given.job, given.steps, given.footprint, given.capacity, space, candidates, adapt, objective)
+
+    found = within(given.space)
+    if found.best is not None or candidates is not None:
+        return found
+    hosted = within(dataclasses.replace(given.space, offloads=("optimizer",)))
+    if hosted.best is None:
+        return found
+    hosted.notes.append(f"none of {found.size:,} plans fits with the optimizer's states on the device: these keep them in host memory")
+    return hosted
 
 
 def _steps(options: argparse.Namespace, given: inputs.Inputs) -> int | None:
@@ -132,13 +150,17 @@ def _emit(options: argparse.Namespace, report: Report) -> None:
     if options.seq_len is None:
         options.seq_len = min(model.max_positions, 4096)
         report.infer("sequence length", options.seq_len, "max_position_embeddings of the model, at most 4096")
-    job = Planned(plan, options.global_batch, options.seq_len, network(model).num_layers, model)
+    layers = network(model)
+    possible(plan, layers)
+    plan.microbatches(options.global_batch)
+    job = Planned(plan, options.global_batch, options.seq_len, layers.num_layers, model)
     report.data = {"action": "emit", "plan": job.normal().plan.to_json(), "emitted": emitting.written(job, options.emit, options.emit_file)}
     report.text = [f"wrote {options.emit_file}"] if options.emit_file else report.data["emitted"]["text"].splitlines()
 
 
 def plan_of(text: str, given: inputs.Inputs) -> Plan:
     plan = _fields(text, given.job.precision, given.job.compiled)
+    possible(plan, given.job.network)
     given.steps.step(plan)
     return plan
 
@@ -166,6 +188,11 @@ def _misfits(given: inputs.Inputs, plans: list[tuple[int, Plan]]) -> list[Findin
         needed = given.footprint.peak(plan).total
         found += check_all(Misfit(number, plan.name, format_bytes(round(needed)), format_bytes(round(given.capacity))))
     return found
+
+
+def _regret(name: str, found: dict[str, Any]) -> str:
+    words = ", ".join(f"{rule.replace('_', ' ')} {value:.1%}" for rule, value in found["mean"].items())
+    return f"regret over {found['workloads']} workloads, {name[:60]}: {words}; {found['within_5_percent']} within 5 %"
 
 
 def _rows(options: argparse.Namespace, report: Report) -> tuple[list[str], list[Row]]:
@@ -256,7 +283,7 @@ def _said(name: str, one: Errors) -> str:
 
 def _score(options: argparse.Namespace, report: Report) -> None:
     _, rows = _rows(options, report)
-    fit = _fit(options)
+    fit, ooms = _fit(options), []
     groups: dict[str, dict[str, list[Errors]]] = {
         "fit": {"time": score.time_errors(rows, lambda row: fit), "memory": score.memory_errors(rows, lambda row: fit)}
     }
@@ -264,26 +291,32 @@ def _score(options: argparse.Namespace, report: Report) -> None:
         if not 0 < options.held_out < 1 or not 0 < options.splits <= 1000:
             raise UserError("--held-out is a share between 0 and 1, and --splits from 1 to 1000")
         groups["held_out"] = {kind: score.held_out(rows, options.held_out, options.splits, kind) for kind in ("time", "memory")}
+        ooms = score.held_out_oom(rows, options.held_out, options.splits)
+        if not any(groups["held_out"].values()):
+            report.skip(
+                "a fit of a share", f"no source has {score.LEAST_ROWS} rows with a measurement; plan calibrate leaves rows out one by one"
+            )
     if options.other_sources:
         groups["other_sources"] = {kind: score.other_sources(rows, kind) for kind in ("time", "memory")}
     report.data = {"action": "score", "fit": fit.to_json(), "errors": {name: _errors_json(group) for name, group in groups.items()}}
     for name, group in groups.items():
         for kind, found in group.items():
             report.text += [_said(f"{name.replace('_', ' ')}, {kind}, {one.name[:60]}", one) for one in found]
+    report.data["held_out_oom"] = ooms
+    report.text += [_out_of_memory(one) for one in ooms]
     _ranked(rows, fit, report)
     _mind(rows, report)
-    if options.table:
-        write_text(options.table, markdown(report.data, _said_command(options)))
+    if importlib.util.find_spec("trainwright.plan.accuracy") and options.table:
+        from trainwright.plan.accuracy import markdown
+
+        write_text(options.table, markdown(report.data, options))
         report.text.append(f"wrote {options.table}")
 
 
-def _said_command(options: argparse.Namespace) -> str:
-    words = ["trainwright plan score", Path(options.file).name]
-    if options.held_out is not None:
-        words.append(f"--held-out {options.held_out:g} --splits {options.splits}")
-    if options.other_sources:
-        words.append("--other-sources")
-    return " ".join([*words, f"--table {Path(options.table).name}"])
+def _out_of_memory(one: dict[str, Any]) -> str:
+    names = ", ".join(f"{name} {times} times" for name, times in one["missed"].items()) or "none"
+    start = f"held out, out of memory, {one['name'][:60]}: of {one['oom']} in {one['splits']} splits missed {names}"
+    return f"{start}, at most {one['most_missed']} in a split; {one['false']} of {one['fit']} that fitted called in vain"
 
 
 def _ranked(rows: list[Row], fit: Fit, report: Report) -> None:
@@ -295,7 +328,6 @@ def _ranked(rows: list[Row], fit: Fit, report: Report) -> None:
         "regret": score.regrets(chosen),
     }
     if chosen:
-        means = report.data["regret"]
-        words = ", ".join(f"{name.replace('_', ' ')} {value:.1%}" for name, value in means["mean"].items())
-        report.text.append(f"regret over {len(chosen)} workloads: {words}; {means['within_5_percent']} within 5 %")
+        regret = report.data["regret"]
+        report.text += [_regret("all", regret), *(_regret(name, one) for name, one in regret["by_source"].items())]
     report.text += [f"pairs {one['gap']} apart: {one['right']} of {one['pairs']} ordered right" for one in gaps if one["pairs"]]

@@ -56,7 +56,7 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("search, compare, emit")
-    count = argument(parse_count)
+    count = argument(_positive)
     group.add_argument("--model", metavar="CONFIG", help="a config.json, a preset (7b, 70b, ...), a YAML")
     group.add_argument("--accelerator", metavar="NAME", help="a100, h100, mi300x, max-1550-tile, ...")
     group.add_argument("--node", metavar="NAME", help="a kind of node or a site: aurora, dgx-h100")
@@ -87,8 +87,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--calibration", metavar="FIT", help="what `plan calibrate --save` wrote")
 
 
+def _positive(text: str) -> int:
+    value = parse_count(text)
+    if value < 1:
+        raise UserError(f"{text!r}: give 1 or more")
+    return value
+
+
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(argument(parse_count)(part) for part in text.split(","))
+    return tuple(argument(_positive)(part) for part in text.split(","))
 
 
 def read(options: argparse.Namespace, report: Report) -> Inputs:
@@ -186,7 +193,10 @@ def plan_text(path_or_text: str) -> dict[str, Any]:
     if "=" not in path_or_text or Path(path_or_text).exists():
         return _plan_in(load_mapping(path_or_text, "json").value)
     pairs = [part.partition("=") for part in path_or_text.split(",")]
-    return {key.strip(): _value(text.strip()) for key, _, text in pairs}
+    keys = [key.strip() for key, _, _ in pairs]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UserError(f"--plan {path_or_text[:80]!r}: {twice!r} stands there twice")
+    return {key: _value(text.strip()) for key, (_, _, text) in zip(keys, pairs, strict=True)}
 
 
 def _plan_in(value: dict[str, Any]) -> dict[str, Any]:

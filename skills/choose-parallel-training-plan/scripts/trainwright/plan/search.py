@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from trainwright.cost.footprint import Footprint
 from trainwright.cost.split import Stage, split, uniform
@@ -15,6 +15,7 @@ from trainwright.plan import space as spaces
 from trainwright.plan.space import LARGEST_SPACE, Job, Space, Tally
 
 FRONT = 3
+LIGHTER = 0.85
 NEAR_ENOUGH = 0.10
 Objective = Literal["time", "memory"]
 Adapt = Callable[[Plan], Plan | str]
@@ -59,6 +60,14 @@ class Found:
         front = [one for one in self.front() if one is not self.best]
         step = max(len(front) / FRONT, 1)
         return [front[int(i * step)] for i in range(min(FRONT, len(front)))]
+
+    def lighter(self, than: Priced) -> Priced | None:
+        light = [one for one in self.fitting if one.bytes <= LIGHTER * than.bytes]
+        return min(light, key=lambda one: (_changes(one.plan, than.plan), one.seconds, one.plan.simplicity()), default=None)
+
+
+def _changes(one: Plan, other: Plan) -> int:
+    return sum(getattr(one, name) != getattr(other, name) for name in Plan.__slots__ if name != "layer_split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +228,3 @@ def _why(states: list[float], kept: list[float], stages: list[Stage], layers: in
     at = worst.index(max(worst))
     name = "the first stage" if at == 0 else "the last stage" if at == len(stages) - 1 else "a stage between"
     return f"memory: {name if len(stages) > 1 else 'the rank'} does not fit"
-
-
-def to_json(one: Priced | None) -> dict[str, Any] | None:
-    return None if one is None else {"plan": one.plan.to_json(), "step_time_s": one.seconds, "memory_bytes": round(one.bytes)}

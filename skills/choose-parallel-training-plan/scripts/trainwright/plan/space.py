@@ -8,9 +8,9 @@ from typing import Any
 
 from trainwright.cost.layers import Network
 from trainwright.errors import UserError
-from trainwright.parallel import Loss, Offload, Plan, Precision, Recompute, Schedule
+from trainwright.parallel import Loss, Offload, Plan, PlanError, Precision, Recompute, Schedule
 
-LARGEST_SPACE = 200_000
+LARGEST_SPACE = 50_000
 LONG = 16_384
 
 
@@ -173,6 +173,18 @@ def _filled(mesh: Mesh, job: Job, space: Space, micro: int, schedule: Schedule, 
                             flash_attention=job.flash_attention,
                             overlap_gradients=job.overlap_gradients,
                         )
+
+
+def possible(plan: Plan, network: Network) -> None:
+    if odd := [kind.heads for kind in network.kinds if kind.heads % plan.tp]:
+        raise PlanError(f"tp {plan.tp} does not divide {odd[0]} attention heads")
+    experts = {kind.experts for kind in network.kinds if kind.experts}
+    if plan.ep > 1 and not experts:
+        raise PlanError(f"ep {plan.ep}: {network.name} has no experts")
+    if uneven := [count for count in experts if count % plan.ep]:
+        raise PlanError(f"ep {plan.ep} does not divide {uneven[0]} experts")
+    if plan.layer_split is None and plan.chunks > network.num_layers:
+        raise PlanError(f"{plan.chunks} stages are more than the {network.num_layers} layers; name a layer_split to leave stages empty")
 
 
 def size(job: Job, space: Space) -> int:
