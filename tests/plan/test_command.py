@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from trainwright.cli import main
+from trainwright.plan import command
 from trainwright.plan.predict import ADDED
 
 LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
@@ -236,6 +237,18 @@ def test_a_refusal_never_lands_in_the_table(capsys: pytest.CaptureFixture[str], 
     out = tmp_path / "out.csv"
     envelope = answer(capsys, "predict", "/no/such.csv", "--output", str(out), code=2)
     assert envelope["findings"] and not out.exists()
+
+
+def test_a_long_table_is_fitted_on_a_part_and_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "MOST_FITTED", 4)
+    path = tmp_path / "runs.csv"
+    path.write_text(TIMED + "".join(RUN.replace("a,lab", f"{i},lab").replace(",24,2048", f",{20 + i},2048") for i in range(12)))
+    found = answer(capsys, "calibrate", str(path))
+    assert found["data"]["fit"]["time_rows"] == 4
+    assert any(one["name"] == "8 of 12 measured rows" for one in found["not_checked"])
+    assert answer(capsys, "calibrate", str(path))["data"] == found["data"]
 
 
 def test_too_few_rows_to_hold_some_out_is_said(capsys: pytest.CaptureFixture[str], runs: Path) -> None:

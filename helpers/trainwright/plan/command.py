@@ -17,7 +17,7 @@ from trainwright.model import load_model
 from trainwright.output import write_text
 from trainwright.parallel import Plan
 from trainwright.plan import answer, emitting, inputs, page, profiles, score, signals
-from trainwright.plan.calibrate import SHIPPED, Fit, calibrate
+from trainwright.plan.calibrate import SHIPPED, Fit, calibrate, has_memory, has_time
 from trainwright.plan.predict import predict, table
 from trainwright.plan.rows import Row, read_rows
 from trainwright.plan.score import Errors
@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   trainwright plan calibrate runs.csv --save fit.json
   trainwright plan predict rows.csv --calibration fit.json --output predicted.csv
   (also --splits, --other-sources, --svg, --tokens, --slowest, --max-tp, --max-pp, --max-cp, --max-ep)"""
+MOST_FITTED = 500  # rows: some two minutes
 ACTIONS = ("search", "compare", "emit", "predict", "calibrate", "score")
 
 
@@ -219,6 +220,16 @@ def _rows(options: argparse.Namespace, report: Report) -> tuple[list[str], list[
     return columns, rows
 
 
+def _few(rows: list[Row], report: Report) -> list[Row]:
+    """At most MOST_FITTED of the rows that tell something, always the same ones: a fit prices each some hundred times."""
+    told = [row for row in rows if has_time(row) or has_memory(row) or (row.oom and row.plan)]
+    if len(told) <= MOST_FITTED:
+        return rows
+    drawn = score.draw(told, MOST_FITTED / len(told), 0)[0]
+    report.skip(f"{len(told) - len(drawn):,} of {len(told):,} measured rows", f"a fit takes {MOST_FITTED}, drawn by a fixed seed")
+    return drawn
+
+
 def _fit(options: argparse.Namespace) -> Fit:
     return inputs.read_fit(options.calibration) if options.calibration else SHIPPED
 
@@ -243,7 +254,7 @@ def _calibrate(options: argparse.Namespace, report: Report) -> None:
     if str(options.file).endswith((".yaml", ".yml", ".json")):
         _calibrate_profile(options, report)
         return
-    _, rows = _rows(options, report)
+    rows = _few(_rows(options, report)[1], report)
     fit = calibrate(rows, profile=_fit(options).profile)
     before = {"time": score.time_errors(rows, lambda row: SHIPPED), "memory": score.memory_errors(rows, lambda row: SHIPPED)}
     inside = {"time": score.time_errors(rows, lambda row: fit), "memory": score.memory_errors(rows, lambda row: fit)}
@@ -299,20 +310,21 @@ def _said(name: str, one: Errors) -> str:
 def _score(options: argparse.Namespace, report: Report) -> None:
     _, rows = _rows(options, report)
     fit, ooms = _fit(options), []
+    few = rows if options.held_out is None and not options.other_sources else _few(rows, report)
     groups: dict[str, dict[str, list[Errors]]] = {
         "fit": {"time": score.time_errors(rows, lambda row: fit), "memory": score.memory_errors(rows, lambda row: fit)}
     }
     if options.held_out is not None:
         if not 0 < options.held_out < 1 or not 0 < options.splits <= 1000:
             raise UserError("--held-out is a share between 0 and 1, and --splits from 1 to 1000")
-        groups["held_out"] = {kind: score.held_out(rows, options.held_out, options.splits, kind) for kind in ("time", "memory")}
-        ooms = score.held_out_oom(rows, options.held_out, options.splits)
+        groups["held_out"] = {kind: score.held_out(few, options.held_out, options.splits, kind) for kind in ("time", "memory")}
+        ooms = score.held_out_oom(few, options.held_out, options.splits)
         if not any(groups["held_out"].values()):
             report.skip(
                 "a fit of a share", f"no source has {score.LEAST_ROWS} rows with a measurement; plan calibrate leaves rows out one by one"
             )
     if options.other_sources:
-        groups["other_sources"] = {kind: score.other_sources(rows, kind) for kind in ("time", "memory")}
+        groups["other_sources"] = {kind: score.other_sources(few, kind) for kind in ("time", "memory")}
     report.data = {"action": "score", "fit": fit.to_json(), "errors": {name: _errors_json(group) for name, group in groups.items()}}
     for name, group in groups.items():
         for kind, found in group.items():
