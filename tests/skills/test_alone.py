@@ -16,7 +16,7 @@ from trainwright.cli import COMMANDS
 from trainwright.rules import load_all
 
 STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
-BACKENDS, CODE = "distributed-training-backends", "training-code-checks"
+BACKENDS, CODE, MEND = "distributed-training-backends", "training-code-checks", "mend-training-configs"
 PLAN = "choose-parallel-training-plan"
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
@@ -32,6 +32,7 @@ JSON_CALLS = {
     (CODE, "check"): (["evals/files/hang.py"], 1),
     (CODE, "explain"): (["SRC001"], 0),
     (CODE, "rules"): ([], 0),
+    (MEND, "check"): (["evals/files/zero2.json", "--diff"], 1),
     (RUN, "launch"): (["--model", MODEL, "--backend-config", TYPO, "--run-dir", "out", "--nproc", "2"], 2),
     (DEBUG, "diagnose"): (["evals/files/run-oom/rank0.jsonl"], 1),
     (DEBUG, "doctor"): ([], 0),
@@ -131,7 +132,25 @@ def test_what_a_copy_of_check_does_not_do_is_not_in_its_help_and_told_when_asked
     text = run(copies / skill, "check", "--help").stdout
     assert "--show-effective" in text and not [name for name in ("--fix", "--convert", "--schema", "--model", "sarif") if name in text]
     done = run(copies / skill, "check", TYPO, "--fix")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "the installed package" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"the skill {MEND}" in done.stderr
+
+
+def test_the_copy_that_mends(copies: Path, tmp_path: Path) -> None:
+    """Every act of the package, from the copy: a fix in place, a conversion that checks clean, a schema, SARIF, a baseline."""
+    here = tmp_path / "launch.yaml"
+    shutil.copy(copies / MEND / "evals/files/launch.yaml", here)
+    done = run(copies / MEND, "check", str(here), "--fix")
+    assert done.returncode == 1 and "mixed_precision: 'no'" in here.read_text(), done.stderr
+    assert "fix: " in done.stdout and "explain" not in done.stdout, "this copy has no explain"
+    made = tmp_path / "made.yaml"
+    done = run(copies / MEND, "check", "evals/files/fsdp1.yaml", "--convert", "fsdp2", "--emit", str(made))
+    assert done.returncode == 0 and "fsdp_version: 2" in made.read_text(), done.stderr
+    assert run(copies / BACKENDS, "check", str(made), "--world-size", "8").returncode == 0
+    assert json.loads(run(copies / MEND, "check", "--schema", "deepspeed").stdout)["type"] == "object"
+    assert json.loads(run(copies / MEND, "check", str(here), "--format", "sarif").stdout)["version"] == "2.1.0"
+    known = str(tmp_path / "known.json")
+    run(copies / MEND, "check", str(here), "--write-baseline", known)
+    assert run(copies / MEND, "check", str(here), "--baseline", known).returncode == 0
 
 
 def test_a_copy_says_which_rules_it_does_not_hold(copies: Path) -> None:

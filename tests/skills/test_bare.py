@@ -50,3 +50,14 @@ def test_tables_keep_their_values(root: Path) -> None:
         short = bare_table(text, "x.yaml")
         assert yaml.safe_load(short) == yaml.safe_load(text), file
         assert short.startswith("# x.yaml without its comments\n") and "\n#" not in short
+
+
+def test_a_rule_without_its_page_keeps_its_title_and_its_code(root: Path) -> None:
+    for file in (root / "helpers" / "trainwright").rglob("rules/*.py"):
+        text = file.read_text()
+        short = ast.parse(bare(text, "x.py", titles=True))
+        titles = {node.name: ast.get_docstring(node) for node in ast.walk(short) if isinstance(node, ast.FunctionDef)}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
+                assert titles[node.name] == next(iter((ast.get_docstring(node) or "").splitlines()), None), (file, node.name)
+        assert stripped(short) == stripped(ast.parse(text)), file

@@ -118,7 +118,7 @@ def _actions() -> Any:
         from trainwright.check import actions
 
         return actions
-    raise UserError("this copy judges files and does nothing else with them; the repository and the installed package do")
+    raise UserError("this copy judges files and does nothing else with them; the skill mend-training-configs does, and the whole package")
 
 
 def _paths(options: argparse.Namespace, report: Report) -> list[str]:

@@ -1,4 +1,7 @@
-"""Source without its comments and docstrings: a skill that would be too large carries its library so; names and code stay."""
+"""Source without its comments and docstrings: a skill that would be too large carries its library so; names and code stay.
+
+A rule's docstring is its page: it stays whole where the skill has `explain`, and keeps its title where it has not.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,28 @@ import io
 import re
 import tokenize
 
+QUOTES = '"""'
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def bare(source: str, origin: str) -> str:
+def bare(source: str, origin: str, *, titles: bool = False) -> str:
     """`source` with one line on top that names `origin`, where the text with its comments is.
 
-    The code is the same, line breaks within it included. Raises SyntaxError for what is no Python.
+    The code is the same, line breaks within it included. `titles` keeps the first line of each function's docstring.
+    Raises SyntaxError for what is no Python.
     """
-    documented = {line for node in ast.walk(ast.parse(source)) for line in _docstring(node)}
+    nodes = list(ast.walk(ast.parse(source)))
+    documented = {line for node in nodes for line in _docstring(node)}
+    heads = {lines[0] for node in nodes if isinstance(node, ast.FunctionDef) and (lines := _docstring(node))} if titles else set()
     comments = {
         token.start[0]: token.start[1] for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
     }
     kept = []
     for number, line in enumerate(source.splitlines(keepends=True), 1):
-        if number in documented:
+        if number in heads:
+            line = line.rstrip()
+            line = (line if line.endswith(QUOTES) and line.strip() != QUOTES else line + QUOTES) + "\n"
+        elif number in documented:
             continue
         if number in comments:
             line = line[: comments[number]].rstrip() + "\n"

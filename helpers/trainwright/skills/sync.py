@@ -63,9 +63,14 @@ def _library(skill: Skill) -> dict[str, str]:
 
 
 def _as_copied(skill: Skill, path: str, text: str) -> str:
-    """A rule's docstring is its page: rules are never bare."""
-    strip = {".py": bare, ".yaml": bare_table}.get(PurePosixPath(path).suffix) if skill.bare and "/rules/" not in path else None
-    return strip(text, f"{LIBRARY}/{path}") if strip else text
+    if not skill.bare:
+        return text
+    if path.endswith(".yaml"):
+        return bare_table(text, f"{LIBRARY}/{path}")
+    pages = "/rules/" in path
+    if not path.endswith(".py") or (pages and any(command.name == "explain" for command in skill.commands)):
+        return text
+    return bare(text, f"{LIBRARY}/{path}", titles=pages)
 
 
 def _files(library: Path, glob: str) -> Iterator[str]:

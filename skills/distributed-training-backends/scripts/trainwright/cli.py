@@ -26,19 +26,21 @@ class Command:
     extras: tuple[str, ...] = ()
 
 
-_STRATEGY, _BACKENDS, _CODE, _PLAN, _RUN, _DEBUG = (
+_STRATEGY, _BACKENDS, _CODE, _MEND, _PLAN, _RUN, _DEBUG = (
     "distributed-strategy",
     "distributed-training-backends",
     "training-code-checks",
+    "mend-training-configs",
     "choose-parallel-training-plan",
     "run-distributed-training",
     "debug-distributed-training",
 )
+_CHECKING = (_BACKENDS, _CODE, _MEND)
 _JUDGING = (_STRATEGY, _BACKENDS, _CODE, _PLAN, _DEBUG)
 COMMANDS = {
     command.name: command
     for command in (
-        Command("check", "trainwright.check.command", "are these config files right, judged together as one job", (_BACKENDS, _CODE)),
+        Command("check", "trainwright.check.command", "are these config files right, judged together as one job", _CHECKING),
         Command("explain", "trainwright.explain", "the page of a rule: why it matters, a bad and a good example", _JUDGING),
         Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _JUDGING),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),

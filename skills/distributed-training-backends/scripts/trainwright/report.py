@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import enum
+import functools
+import importlib.util
 import json
 import math
 import re
@@ -89,9 +91,14 @@ class Finding:
         more = f" (and {len(self.also)} more: {', '.join(self.also[:3])})" if self.also else ""
         line = f"{place}{self.severity.word} {self.rule}: {self.message}{stage}{more}"
         hints = [f"fix: {self.fix}"] if self.fix else []
-        hints += [f"why: explain {self.rule}"] if self.rule[-1:].isdigit() else []
+        hints += [f"why: explain {self.rule}"] if self.rule[-1:].isdigit() and _explains() else []
         lines = [line, f"  {'   '.join(hints)}"] if hints else [line]
         return "\n".join(_one_line(part) for part in lines)
+
+
+@functools.cache
+def _explains() -> bool:
+    return importlib.util.find_spec("trainwright.explain") is not None
 
 
 @dataclass(slots=True)

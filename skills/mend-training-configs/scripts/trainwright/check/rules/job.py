@@ -1,0 +1,55 @@
+# helpers/trainwright/check/rules/job.py without its comments
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwright.check.subject import Command, Job
+from trainwright.report import Fix, Severity
+from trainwright.rules import Hit, rule
+
+_WORDS = ("true", "false", "1", "0", "yes", "no", "on", "off")
+
+
+@rule(
+    "JOB001",
+    Severity.ERROR,
+    Job,
+    fails_at="launcher",
+    checked="run",
+    source="accelerate-1.15.0-launch",
+    covers=("ACC-CLI-STORETRUE", "DYN-TYPO-CHOICE", "MEG-BOOL-CLI"),
+)
+def launch_line_misread(job: Job) -> Iterator[Hit]:
+    """A launch line that accelerate launch reads otherwise than it was meant."""
+    for command in job.commands:
+        if command.launcher == "accelerate":
+            yield from _misread(command)
+
+
+def _misread(command: Command) -> Iterator[Hit]:
+    for problem in command.problems:
+        yield Hit(problem, command.where)
+    if command.script.lower() in _WORDS:
+        index = len(command.words) - len(command.script_words) - 1
+        flag = command.words[index - 1] if index > 0 else ""
+        message = f"{flag} takes no value: the word {command.script} becomes the training script, and all that follows its arguments"
+        yield Hit(message, command.where, flag, Fix({flag: ""}, note=f"leave out {command.script}"))
+    if command.typed.get("dynamo_backend") == "torhchxla_trace_once":
+        yield Hit("--dynamo_backend torhchxla_trace_once: the worker knows torchxla_trace_once alone; name it in the file", command.where)
+    for argument, value in command.typed.items():
+        before = command.words[: len(command.words) - len(command.script_words)]
+        if (
+            argument.startswith("megatron_lm_")
+            and value is True
+            and any(w.lower() in ("false", "0", "no") for w in _after(before, argument))
+        ):
+            message = f"--{argument} false is true: any word is, leave the flag out"
+            yield Hit(message, command.where, f"--{argument}", severity=Severity.WARNING, fails_at="never")
+
+
+def _after(words: tuple[str, ...], argument: str) -> list[str]:
+    """The values that stand behind a flag."""
+    names = (f"--{argument}", f"--{argument.replace('_', '-')}")
+    return [words[i + 1] for i, word in enumerate(words[:-1]) if word in names] + [
+        w.partition("=")[2] for w in words if w.startswith(names) and "=" in w
+    ]
