@@ -8,7 +8,7 @@ from typing import Any
 from trainwright.cost.footprint import GIB
 from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
-from trainwright.plan.search import Found, Priced, kind_of
+from trainwright.plan.search import Found, Priced, differences, kind_of
 
 PAIR_SPREAD = 0.10  # of the ratio of two plans' errors, in logarithms: docs/plan-accuracy.md
 RUN_NOISE = 0.04  # of a measured step, in logarithms: what two runs of one plan differ by at best
@@ -35,7 +35,8 @@ def decision(given: Inputs, found: Found, steps: int | None) -> dict[str, Any]:
 def _lighter(one: Priced, taken: Priced, given: Inputs) -> dict[str, Any]:
     """The knob to turn first."""
     slower = None if given.machine.device.missing() else one.seconds / taken.seconds
-    return {"name": one.plan.name, "plan": one.plan.to_json(), "memory_bytes": round(one.bytes), "step_time_over_taken": slower}
+    changes = {name: getattr(one.plan, name) for name in differences(one.plan, taken.plan)}
+    return {"name": one.plan.name, "changes": changes, "memory_bytes": round(one.bytes), "step_time_over_taken": slower}
 
 
 def _decided(given: Inputs, found: Found, best: Priced, fallback: Priced, steps: int | None) -> dict[str, Any]:

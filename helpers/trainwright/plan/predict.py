@@ -33,6 +33,11 @@ ADDED = (
 )
 
 
+def short(value: float) -> float:
+    """Seven digits: more than any of these numbers is known to."""
+    return float(f"{value:.7g}")
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value and the ends of its 90 % interval."""
@@ -42,7 +47,7 @@ class Interval:
     high: float
 
     def to_json(self) -> dict[str, float]:
-        return {"value": self.value, "low": self.low, "high": self.high}
+        return {"value": short(self.value), "low": short(self.low), "high": short(self.high)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,12 @@ class Found:
     def lighter(self, than: Priced) -> Priced | None:
         """What to turn to where a plan runs out of memory: the fewest settings changed for LIGHTER of its bytes, of those the fastest."""
         light = [one for one in self.fitting if one.bytes <= LIGHTER * than.bytes]
-        return min(light, key=lambda one: (_changes(one.plan, than.plan), one.seconds, one.plan.simplicity()), default=None)
+        return min(light, key=lambda one: (len(differences(one.plan, than.plan)), one.seconds, one.plan.simplicity()), default=None)
 
 
-def _changes(one: Plan, other: Plan) -> int:
-    """How many settings differ, where the layers lie apart."""
-    return sum(getattr(one, name) != getattr(other, name) for name in Plan.__slots__ if name != "layer_split")
+def differences(one: Plan, other: Plan) -> list[str]:
+    """The settings that differ, where the layers lie apart."""
+    return [name for name in Plan.__slots__ if name != "layer_split" and getattr(one, name) != getattr(other, name)]
 
 
 @dataclass(frozen=True, slots=True)

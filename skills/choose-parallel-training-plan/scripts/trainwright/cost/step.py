@@ -67,9 +67,9 @@ class StepTime:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "seconds": self.seconds,
-            "parts": {name: self.parts.get(name, 0.0) for name in PARTS},
-            "stage_seconds": list(self.stages),
+            "seconds": float(f"{self.seconds:.7g}"),
+            "parts": {name: float(f"{self.parts.get(name, 0.0):.7g}") for name in PARTS},
+            "stage_seconds": [float(f"{value:.7g}") for value in self.stages],
             "microbatches": self.microbatches,
             "layer_split": list(self.split),
         }

@@ -29,6 +29,10 @@ ADDED = (
 )
 
 
+def short(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
 
@@ -37,7 +41,7 @@ class Interval:
     high: float
 
     def to_json(self) -> dict[str, float]:
-        return {"value": self.value, "low": self.low, "high": self.high}
+        return {"value": short(self.value), "low": short(self.low), "high": short(self.high)}
 
 
 @dataclass(frozen=True, slots=True)

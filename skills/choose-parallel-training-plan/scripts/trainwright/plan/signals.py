@@ -35,12 +35,12 @@ def _of_the_stack(given: Inputs, plan: Plan) -> list[tuple[bool, str]]:
     return [
         (
             ranks > 1 or plan.microbatches(given.job.global_batch) > 1,
-            "the loss is divided by the tokens of the whole batch, not of each pass",
+            "the loss is divided by the tokens of the whole batch",
         ),
-        (ranks > 1, "ranks read different sequences, each once, in an order that does not depend on their number"),
-        (plan.tp > 1, "dropout draws alike where activations are copies, and apart where they are cut by tp"),
-        (given.job.network.ends.tied and plan.pp > 1, "the tied table's gradients are summed over the first and the last stage"),
-        (plan.world_size > plan.dp_replicate, "the gradient norm is taken over all shards, stages and tp parts, copies once"),
+        (ranks > 1, "ranks read different sequences, each once"),
+        (plan.tp > 1, "dropout draws apart only where tp cuts activations"),
+        (given.job.network.ends.tied and plan.pp > 1, "the tied table's gradients are summed over both end stages"),
+        (plan.world_size > plan.dp_replicate, "the gradient norm is over all shards, stages and tp parts"),
         (plan.world_size > 1, f"gradients are reduced in {8 * plan.gradient_bytes} bits"),
     ]
 
