@@ -18,6 +18,7 @@ CALLS = {
     "rules": [],
     "estimate": ["--model", "MODEL", "--devices", "4"],
     "advise": ["--model", "MODEL", "--devices", "4", "--memory", "1GiB"],
+    "plan": ["--help"],
     "launch": ["--help"],
     "diagnose": ["."],
     "doctor": ["--from", "MODEL"],

@@ -31,7 +31,12 @@ def command_of(found: Rule, first: str) -> list[str]:
     """The command that judges a rule's subject in the file `first`: environments are doctor's, whose rules stand in check/."""
     if found.subject is Environment:
         return ["doctor", "--from", first]
-    return {"check": ["check", first], "diagnose": ["diagnose", "."], "advise": ["advise", "--model", first]}[package_of(found)]
+    return {
+        "check": ["check", first],
+        "diagnose": ["diagnose", "."],
+        "advise": ["advise", "--model", first],
+        "plan": ["plan", "search", "--model", first],
+    }[package_of(found)]
 
 
 def findings_of(found: Rule, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from trainwright.rules import load_all
 
 STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
 BACKENDS, CODE, MEND = "distributed-training-backends", "training-code-checks", "mend-training-configs"
+PLAN = "choose-parallel-training-plan"
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
@@ -37,6 +38,9 @@ JSON_CALLS = {
     (DEBUG, "doctor"): ([], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
+    (PLAN, "plan"): (["emit", "--plan", "tp=8,dp_shard=2,zero_stage=1", "--model", "7b", "--global-batch", "64", "--emit", "megatron"], 0),
+    (PLAN, "explain"): (["PLN001"], 0),
+    (PLAN, "rules"): ([], 0),
 }
 _ENVIRONMENTS = ("check.rules.environment", "check.rules.environment_variables")
 _BOTH = ("check.rules.documents", "check.rules.job*")
@@ -44,6 +48,7 @@ RULES = {  # what a skill carries, as patterns of modules
     STRATEGY: ("advise.rules.*",),
     BACKENDS: (*_BOTH, "check.rules.accelerate*", "check.rules.deepspeed*", "check.rules.fsdp", "check.rules.quantization"),
     CODE: (*_BOTH, "check.rules.source*", "check.rules.arguments", "check.rules.megatron"),
+    PLAN: ("plan.rules.*",),
     DEBUG: ("diagnose.rules.*", *_ENVIRONMENTS),
 }
 WITHOUT = {BACKENDS: "check.rules.accelerate_model"}  # it needs the models, which that skill does not read
@@ -137,6 +142,8 @@ def test_the_copy_that_mends(copies: Path, tmp_path: Path) -> None:
     done = run(copies / MEND, "check", str(here), "--fix")
     assert done.returncode == 1 and "mixed_precision: 'no'" in here.read_text(), done.stderr
     assert "fix: " in done.stdout and "explain" not in done.stdout, "this copy has no explain"
+    done = run(copies / MEND, "check", str(here), "--show-effective")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"the skill {BACKENDS} does" in done.stderr
     made = tmp_path / "made.yaml"
     done = run(copies / MEND, "check", "evals/files/fsdp1.yaml", "--convert", "fsdp2", "--emit", str(made))
     assert done.returncode == 0 and "fsdp_version: 2" in made.read_text(), done.stderr

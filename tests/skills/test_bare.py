@@ -6,8 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
+import yaml
 
-from trainwright.skills.bare import bare
+from trainwright.skills.bare import bare, bare_table
 
 
 def stripped(tree: ast.AST) -> str:
@@ -41,6 +42,14 @@ def test_the_whole_library_keeps_its_code(root: Path) -> None:
 )
 def test_what_is_left(source: str, left: str) -> None:
     assert bare(source, "x.py") == (f"# x.py without its comments\n{left}" if left else "")
+
+
+def test_tables_keep_their_values(root: Path) -> None:
+    for file in (root / "helpers" / "trainwright").rglob("*.yaml"):
+        text = file.read_text()
+        short = bare_table(text, "x.yaml")
+        assert yaml.safe_load(short) == yaml.safe_load(text), file
+        assert short.startswith("# x.yaml without its comments\n") and "\n#" not in short
 
 
 def test_a_rule_without_its_page_keeps_its_title_and_its_code(root: Path) -> None:

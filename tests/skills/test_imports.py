@@ -61,7 +61,7 @@ def test_nothing_is_carried_that_no_script_reaches(root: Path, skill: str) -> No
     sources = library(root, skill)
     faces = {f"{c.face.removeprefix('trainwright.').replace('.', '/')}.py" for c in COMMANDS.values() if skill in c.skills}
     found_by_name = {path for path in sources if "/rules/" in path or path.startswith(("train/", "check/source/"))}
-    asked_for = {"check/actions.py", "sarif.py"} & set(sources)  # the code does without them where they are not there
+    asked_for = {"check/actions.py", "check/effective.py", "sarif.py"} & set(sources)  # the code does without them where they are not there
     reached = needed(sources, {"cli.py"} | faces | found_by_name | asked_for)
     assert {path for path in sources if not path.endswith("__init__.py")} <= reached
 

@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="configs, job scripts, sources, folders, patterns; - is stdin; none: the file that accelerate launch takes",
     )
     parser.add_argument("--cli", metavar="LINE", default="", help="a launch line as typed, in quotes")
-    parser.add_argument("--show-effective", action="store_true", help="what each key becomes, and who reads it")
+    show = parser.add_argument("--show-effective", action="store_true", help="what each key becomes, and who reads it")
+    _only_with("trainwright.check.effective", [show])
     parser.add_argument("--together", action="store_true", help="judge all files as one job")
     parser.add_argument("--dialect", choices=DIALECTS, default="", metavar="KIND", help="take files for one of " + ", ".join(DIALECTS))
     parser.add_argument("--ignore-unknown", action="store_true", help="pass over files of no backend")
@@ -106,9 +107,7 @@ def run(options: argparse.Namespace) -> Report:
     if options.check_imports:
         _actions().list_imports(options, paths, context, report)
     if options.show_effective:
-        from trainwright.check.effective import show
-
-        show(report, paths, context, options.cli, options.dialect, options.together)
+        _effective().show(report, paths, context, options.cli, options.dialect, options.together)
     if options.baseline or options.write_baseline:
         _actions().adopt(options, report)
     return report
@@ -121,6 +120,14 @@ def _keep_inputs(options: argparse.Namespace) -> None:
         target = getattr(options, name)
         if target and target != "-" and os.path.realpath(target) in inputs:
             raise UserError(f"--{name.replace('_', '-')} {target}: this file is to be judged, and would be lost; name another")
+
+
+def _effective() -> Any:
+    if importlib.util.find_spec("trainwright.check.effective"):  # not held by a skill that mends and converts
+        from trainwright.check import effective
+
+        return effective
+    raise UserError("--show-effective: this copy does not show it; the skill distributed-training-backends does, and the whole package")
 
 
 def _actions() -> Any:

@@ -48,6 +48,12 @@ def _is_rule(node: ast.AST) -> bool:
     return any(isinstance(call, ast.Name) and call.id == "rule" for call in calls)
 
 
+def bare_table(source: str, origin: str) -> str:
+    """YAML without the lines that are comments from their first column on, where no text of a value can begin."""
+    kept = [line for line in source.splitlines(keepends=True) if not line.startswith("#")]
+    return f"# {origin} without its comments\n{''.join(kept).lstrip()}"
+
+
 def _docstring(node: ast.AST) -> range:
     """The lines of a node's docstring, none where it is all that the body holds."""
     if not isinstance(node, _DOCUMENTED) or not node.body or (len(node.body) == 1 and not isinstance(node, ast.Module)):

@@ -13,7 +13,7 @@ from trainwright.errors import UserError
 from trainwright.output import write_text
 from trainwright.rules import load_all
 from trainwright.skills import manifests
-from trainwright.skills.bare import bare
+from trainwright.skills.bare import bare, bare_table
 from trainwright.skills.bundle import LIBRARY, MANIFEST, Bundle, Skill
 from trainwright.skills.imports import needed
 from trainwright.skills.pages import rules_page, with_tables
@@ -64,9 +64,13 @@ def _library(skill: Skill) -> dict[str, str]:
 
 
 def _as_copied(skill: Skill, path: str, text: str) -> str:
-    if skill.bare and path.endswith(".json"):
+    if not skill.bare:
+        return text
+    if path.endswith(".json"):
         return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) + "\n"
-    if not skill.bare or not path.endswith(".py"):
+    if path.endswith(".yaml"):
+        return bare_table(text, f"{LIBRARY}/{path}")
+    if not path.endswith(".py"):
         return text
     explains = any(command.name == "explain" for command in skill.commands)
     return bare(text, path, titles="/rules/" in path and not explains, pages="/rules/" in path and explains)

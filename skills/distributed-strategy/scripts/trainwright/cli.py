@@ -28,16 +28,17 @@ class Command:
     extras: tuple[str, ...] = ()
 
 
-_STRATEGY, _BACKENDS, _CODE, _MEND, _RUN, _DEBUG = (
+_STRATEGY, _BACKENDS, _CODE, _MEND, _PLAN, _RUN, _DEBUG = (
     "distributed-strategy",
     "distributed-training-backends",
     "training-code-checks",
     "mend-training-configs",
+    "choose-parallel-training-plan",
     "run-distributed-training",
     "debug-distributed-training",
 )
 _CHECKING = (_BACKENDS, _CODE, _MEND)
-_JUDGING = (_STRATEGY, _BACKENDS, _CODE, _DEBUG)  # the skills that carry rules
+_JUDGING = (_STRATEGY, _BACKENDS, _CODE, _PLAN, _DEBUG)  # the skills that carry rules
 COMMANDS = {
     command.name: command
     for command in (
@@ -46,6 +47,7 @@ COMMANDS = {
         Command("rules", "trainwright.rules_list", "every rule with its severity, source and the traps it covers", _JUDGING),
         Command("estimate", "trainwright.advise.estimate", "the memory ledger per rank of each strategy", (_STRATEGY,)),
         Command("advise", "trainwright.advise.command", "which strategy, why, how sure, and its config file", (_STRATEGY,)),
+        Command("plan", "trainwright.plan.command", "which parallel plan: search, ledger, decision, emit", (_PLAN,)),
         Command("launch", "trainwright.launch.command", "run a job from its checked config, one folder per run", (_RUN,), ("run",)),
         Command("diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", (_DEBUG,)),
         Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", (_DEBUG,)),

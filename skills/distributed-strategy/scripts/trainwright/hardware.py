@@ -179,7 +179,7 @@ class Hardware:
 
 def load(path: str) -> Hardware:
     """A profile in the format of hardware.yaml. Raises UserError where it cannot be read or is no such table."""
-    return _hardware(load_mapping(path).value, path)
+    return from_table(load_mapping(path).value, path)
 
 
 @cache
@@ -190,10 +190,11 @@ def bundled() -> Hardware:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # our own file: the fast parser, where it was built
-    return _hardware(yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader), str(TABLE))
+    return from_table(yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader), str(TABLE))
 
 
-def _hardware(table: Any, path: str) -> Hardware:
+def from_table(table: Any, path: str) -> Hardware:
+    """The Hardware of a mapping in the format of hardware.yaml; raises UserError, with `path`, where it is none."""
     try:
         return Hardware(
             {key: _accelerator(key, row) for key, row in (table.get("accelerators") or {}).items()},

@@ -21,6 +21,18 @@ def parse_bytes(text: str) -> int:
     return round(_parse(text, _BYTES, "a memory size such as 40GiB"))
 
 
+def parse_rate(text: str) -> float:
+    match = re.fullmatch(r"\s*([\d.]{1,20})\s*([kKMGT]?)(i?)([bB])(?:/s|ps)\s*", text, re.ASCII) if len(text) <= LONGEST else None
+    try:
+        value = float(match[1]) if match else -1.0
+    except ValueError:
+        value = -1.0
+    if not match or value < 0:
+        raise UserError(f"{text[:LONGEST]!r} is not a rate such as 200Gbps or 25GB/s")
+    power = " kMGT".index(match[2].replace("K", "k") or " ")
+    return float(value * (1024 if match[3] else 1000) ** power / (8 if match[4] == "b" else 1))
+
+
 def parse_seconds(text: str) -> float:
     return float(_parse(text, _SECONDS, "a duration such as 90s or 1.5h"))
 

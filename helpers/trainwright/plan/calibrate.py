@@ -1,0 +1,147 @@
+"""Fit the few scalars of the hardware to measured runs: factors on the shipped constants, of time and of memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainwright.cost.constants import CALIBRATED, Constants, changed
+from trainwright.cost.footprint import GIB, MEMORY_CALIBRATED, Footprint, MemoryConstants, StageMemory
+from trainwright.cost.machine import Machine, with_profile
+from trainwright.cost.step import StepModel, StepTime
+from trainwright.errors import UserError
+from trainwright.hardware import Hardware, from_table
+from trainwright.plan import fitting
+from trainwright.plan.rows import Row
+
+NOISE = 0.04  # of one measured step, in logarithms
+MEMORY_NOISE = 0.015  # what devices show is rounded to whole GiB; the few that depart far are not to pull the rest
+PER_DEVICE = ("sustained", "attention")  # one factor for each kind of device; the rest are shared
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Factors on constants of time ("name" or "name:device") and of memory ("name"), and how many rows each rests on.
+
+    largest: most devices of a row; profile: a hardware profile (hardware.yaml's format) whose figures replace the bundled ones.
+    """
+
+    time: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    time_rows: int = 0
+    memory_rows: int = 0
+    largest: int = 0
+    profile: dict[str, Any] | None = None
+
+    def hardware(self) -> Hardware | None:
+        """The profile that the fit carries."""
+        return None if self.profile is None else from_table(self.profile, "the calibration's profile")
+
+    def machine(self, found: Machine) -> Machine:
+        """A machine with what the profile measured."""
+        profile = self.hardware()
+        return found if profile is None else with_profile(found, profile)
+
+    def constants(self, device: str) -> Constants:
+        """The shipped constants of time as this fit has them for one kind of device."""
+        mine = {name.partition(":")[0]: factor for name, factor in self.time.items() if name.partition(":")[2] in ("", device)}
+        return changed(Constants(), mine)
+
+    def memory_constants(self) -> MemoryConstants:
+        return changed(MemoryConstants(), self.memory)
+
+    @property
+    def tag(self) -> str:
+        return "calibrated" if self.time_rows else "assumed"
+
+    def to_json(self) -> dict[str, Any]:
+        rows = {"time_rows": self.time_rows, "memory_rows": self.memory_rows, "largest": self.largest}
+        return {"time": self.time, "memory": self.memory, **rows, "profile": self.profile}
+
+
+SHIPPED = Fit()
+
+
+def model_of(row: Row, fit: Fit = SHIPPED) -> StepModel:
+    """The step model of a row that has a plan."""
+    assert row.network is not None and row.machine is not None
+    return StepModel(row.network, fit.machine(row.machine), row.seq_len, row.global_batch, fit.constants(row.machine.device.name))
+
+
+def step_of(row: Row, fit: Fit = SHIPPED) -> StepTime | None:
+    """The step of a row; None where it has no plan, or its device no figures to predict one with."""
+    if row.plan is None or row.machine is None or fit.machine(row.machine).device.missing():
+        return None
+    return model_of(row, fit).step(row.plan)
+
+
+def memory_of(row: Row, fit: Fit = SHIPPED) -> StageMemory | None:
+    """The fullest stage of a row; None where it has no plan."""
+    return None if row.plan is None else Footprint(model_of(row, fit), fit.memory_constants()).peak(row.plan)
+
+
+def calibrate(rows: Sequence[Row], kind: str = "both", profile: dict[str, Any] | None = None) -> Fit:
+    """The factors that fit the measured steps, memories or both of `rows`; raises UserError where none can be used."""
+    timed = [row for row in rows if has_time(row)] if kind != "memory" else []
+    weighed = [row for row in rows if has_memory(row)] if kind != "time" else []
+    if not timed and not weighed:
+        raise UserError("no row has a measured step_time_s or mem_gb and a plan that the model can price")
+    largest = max(row.machine.devices for row in (*timed, *weighed) if row.machine)
+    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed), largest, profile)
+
+
+def has_time(row: Row) -> bool:
+    """Whether a row's step can be compared."""
+    return row.seconds is not None and row.plan is not None and row.machine is not None and not row.machine.device.missing()
+
+
+def has_memory(row: Row) -> bool:
+    """Whether a row's memory can be compared."""
+    return row.memory_gib is not None and row.plan is not None
+
+
+def _fit_time(rows: Sequence[Row]) -> dict[str, float]:
+    if not rows:
+        return {}
+    devices = sorted({row.machine.device.name for row in rows if row.machine})
+    widths: dict[str, float] = {}
+    for name, width in CALIBRATED.items():
+        widths |= {f"{name}:{device}": width for device in devices} if name in PER_DEVICE else {name: width}
+    shares = _shares(rows)
+    return fitting.fit(lambda factors: _weighed([time_error(row, Fit(time=factors)) for row in rows], shares), widths, NOISE)
+
+
+def _fit_memory(rows: Sequence[Row]) -> dict[str, float]:
+    if not rows:
+        return {}
+    shares = _shares(rows)
+    return fitting.fit(
+        lambda factors: _weighed([memory_error(row, Fit(memory=factors)) for row in rows], shares), MEMORY_CALIBRATED, MEMORY_NOISE
+    )
+
+
+def _shares(rows: Sequence[Row]) -> list[float]:
+    """Square roots of weights with which every source counts alike, 1 on average: one long table is not to outvote the others."""
+    sizes = Counter(row.source for row in rows)
+    return [math.sqrt(len(rows) / len(sizes) / sizes[row.source]) for row in rows]
+
+
+def _weighed(errors: Sequence[float], shares: Sequence[float]) -> list[float]:
+    return [error * share for error, share in zip(errors, shares, strict=True)]
+
+
+def time_error(row: Row, fit: Fit) -> float:
+    """Logarithm of predicted over measured step time."""
+    model = model_of(row, fit)
+    assert row.plan is not None and row.seconds is not None
+    return math.log(model.seconds(row.plan, model.split(row.plan)) / row.seconds)
+
+
+def memory_error(row: Row, fit: Fit) -> float:
+    """Logarithm of predicted over measured memory."""
+    found = memory_of(row, fit)
+    assert found is not None and row.memory_gib is not None
+    return math.log(found.total / GIB / row.memory_gib)

@@ -1,0 +1,253 @@
+"""The best uniform plan of a declared space: every plan priced, each with the layer split that is fastest and fits. Exact in the space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from trainwright.cost.footprint import Footprint
+from trainwright.cost.split import Stage, split, uniform
+from trainwright.cost.step import StepModel
+from trainwright.errors import UserError
+from trainwright.parallel import Plan
+from trainwright.plan import space as spaces
+from trainwright.plan.space import LARGEST_SPACE, Job, Space, Tally
+
+FRONT = 3
+LIGHTER = 0.85  # of a plan's bytes: room for the memory model's own error
+NEAR_ENOUGH = 0.10  # of the fastest: how much slower a plan with less memory may be where memory is the objective
+Objective = Literal["time", "memory"]
+Adapt = Callable[[Plan], Plan | str]
+NEAR = 1e-9  # relative: times closer than this are one, and the simpler plan wins
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A plan that fits: its split is in the plan; seconds of a step, and bytes of the fullest rank."""
+
+    plan: Plan
+    seconds: float
+    bytes: float
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search found: all that fit, best first; what was left out and why; whether nothing of the space was skipped."""
+
+    fitting: list[Priced]
+    rejected: dict[str, int]
+    size: int
+    priced: int
+    space: Space
+    complete: bool
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> Priced | None:
+        return self.fitting[0] if self.fitting else None
+
+    @property
+    def fallback(self) -> Priced | None:
+        """The simplest plan that fits, of those the fastest micro batch: what to run while nothing is proven."""
+        return min(self.fitting, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
+
+    def front(self) -> list[Priced]:
+        """From the fastest on, each that takes less memory than all that are faster."""
+        found: list[Priced] = []
+        for one in sorted(self.fitting, key=lambda one: one.seconds):
+            if not found or one.bytes < found[-1].bytes * (1 - 0.02):
+                found.append(one)
+        return found
+
+    def alternatives(self) -> list[Priced]:
+        """Up to three other plans on the front of time and memory: each takes less memory than all that are faster."""
+        front = [one for one in self.front() if one is not self.best]
+        step = max(len(front) / FRONT, 1)
+        return [front[int(i * step)] for i in range(min(FRONT, len(front)))]
+
+    def lighter(self, than: Priced) -> Priced | None:
+        """What to turn to where a plan runs out of memory: the fewest settings changed for LIGHTER of its bytes, of those the fastest."""
+        light = [one for one in self.fitting if one.bytes <= LIGHTER * than.bytes]
+        return min(light, key=lambda one: (len(differences(one.plan, than.plan)), one.seconds, one.plan.simplicity()), default=None)
+
+
+def differences(one: Plan, other: Plan) -> list[str]:
+    """The settings that differ, where the layers lie apart."""
+    return [name for name in Plan.__slots__ if name != "layer_split" and getattr(one, name) != getattr(other, name)]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A plan that was named and does not fit: its number among those named, and memory as text."""
+
+    number: int
+    name: str
+    needed: str
+    capacity: str
+
+
+def kind_of(plan: Plan) -> tuple[int, ...]:
+    """Machinery from plain to elaborate: copies, then sharded states, then tensor parallelism, then a pipeline."""
+    axes = (plan.pp > 1, plan.cp > 1, plan.ep > 1, plan.tp > 1)
+    extras = (plan.virtual_stages > 1, plan.offload != "none", plan.dp_replicate > 1 and plan.dp_shard > 1, plan.zero_stage)
+    return (*map(int, axes), *map(int, extras), int(plan.recompute != "none"), int(plan.loss != "eager"))
+
+
+def search(
+    job: Job,
+    model: StepModel,
+    footprint: Footprint,
+    capacity: float,
+    space: Space | None = None,
+    candidates: Sequence[Plan] | None = None,
+    adapt: Adapt | None = None,
+    objective: Objective = "time",
+) -> Found:
+    """All plans that fit in `capacity` bytes, best first; equal ones by simplicity, so the order is always the same.
+
+    Looks at the space, or at `candidates` alone. `adapt` gives a plan as a backend would run it, or the reason why it cannot.
+    A space of more than LARGEST_SPACE plans is thinned first (fewer micro batches, then fewer kinds of recompute), and `complete` is False.
+    """
+    spaces.judged(job)
+    space, notes, complete = (space or Space(), [], True) if candidates is not None else bounded(job, space or Space())
+    tally, fitting, size, priced, seen = Tally(), [], 0, 0, set()
+    for plan in candidates if candidates is not None else spaces.plans(job, space, tally):
+        size += 1
+        other = adapt(plan) if adapt else plan
+        if isinstance(other, str):
+            tally.drop(other)
+            continue
+        if adapt and other in seen:
+            tally.drop("the same as another plan on this backend")
+            continue
+        if adapt:
+            seen.add(other)
+        priced += 1
+        one = price(other, job, model, footprint, capacity, tally)
+        if one is not None:
+            fitting.append(one)
+    fitting.sort(key=lambda one: (one.seconds, one.plan.simplicity()))
+    ordered = _by(objective, _stable(fitting))
+    return Found(ordered, dict(sorted(tally.rejected.items())), size, priced, space, complete, notes)
+
+
+def _by(objective: Objective, fitting: list[Priced]) -> list[Priced]:
+    """As they are for time; for memory the leanest of those within NEAR_ENOUGH of the fastest first."""
+    if objective == "time" or not fitting:
+        return fitting
+    near = [one for one in fitting if one.seconds <= fitting[0].seconds * (1 + NEAR_ENOUGH)]
+    near.sort(key=lambda one: (one.bytes, one.seconds, one.plan.simplicity()))
+    return [*near, *fitting[len(near) :]]
+
+
+def _stable(fitting: list[Priced]) -> list[Priced]:
+    """The same order with the simplest of those first that tie with the fastest."""
+    if not fitting:
+        return fitting
+    tied = [one for one in fitting if one.seconds <= fitting[0].seconds * (1 + NEAR)]
+    tied.sort(key=lambda one: one.plan.simplicity())
+    return [*tied, *fitting[len(tied) :]]
+
+
+def bounded(job: Job, space: Space) -> tuple[Space, list[str], bool]:
+    """The space, or a thinner one where it is too large to price, with what was thinned; False: no optimum of the whole is proven."""
+    whole = spaces.size(job, space)
+    if whole <= LARGEST_SPACE:
+        return space, [], True
+    thinner = [
+        replace(space, micro_batches=(space.micro_batches or (1, 2, 4, 8))[:3]),
+        replace(space, micro_batches=(space.micro_batches or (1, 2))[:2], virtual_stages=(1, 2), recomputes=space.recomputes[-2:]),
+        replace(
+            space, micro_batches=(1,), virtual_stages=(1,), recomputes=space.recomputes[-1:], losses=space.losses[-1:], offloads=("none",)
+        ),
+    ]
+    for thin in thinner:
+        left = spaces.size(job, thin)
+        if left <= LARGEST_SPACE:
+            return (
+                thin,
+                [f"{whole:,} plans are more than {LARGEST_SPACE:,}: a thinner space of {left:,} was searched, and no optimum is proven"],
+                False,
+            )
+    raise UserError(f"{whole:,} plans are too many to price; bound the space (--max-tp, --max-pp, --micro-batches)")
+
+
+def price(plan: Plan, job: Job, model: StepModel, footprint: Footprint, capacity: float, tally: Tally) -> Priced | None:
+    """The plan with its best split, or None with the reason counted."""
+    if plan.layer_split is not None:
+        return _given(plan, model, footprint, capacity, tally)
+    states, kept, stages = footprint.room(plan, capacity)
+    if plan.virtual_stages > 1:
+        return _interleaved(plan, job, model, states, kept, stages, capacity, footprint, tally)
+    head = model.head(plan).both
+    stages[-1] = replace(stages[-1], seconds=head)
+    found = _split(plan, model, states, kept, stages)
+    if found is None:
+        tally.drop(_why(states, kept, stages, job.network.num_layers))
+        return None
+    used = _used(states, kept, stages, found, model, capacity)
+    chosen = replace(plan, layer_split=found) if plan.pp > 1 else plan
+    return Priced(chosen, model.seconds(plan, found), used)
+
+
+def _given(plan: Plan, model: StepModel, footprint: Footprint, capacity: float, tally: Tally) -> Priced | None:
+    """A plan that brings its split."""
+    used = footprint.peak(plan).total
+    if used > capacity:
+        tally.drop("memory: a stage of the given split does not fit")
+        return None
+    return Priced(plan, model.seconds(plan, model.split(plan)), used)
+
+
+def _split(plan: Plan, model: StepModel, states: list[float], kept: list[float], stages: list[Stage]) -> tuple[int, ...] | None:
+    network = model.network
+    passes = [model.layer_pass(kind, plan).both for kind in range(len(network.kinds))]
+    if len(passes) == 1:
+        return uniform(network.num_layers, passes[0], states[0], kept[0], stages)
+    order = network.order
+    return split([passes[k] for k in order], [states[k] for k in order], [kept[k] for k in order], stages)
+
+
+def _interleaved(
+    plan: Plan,
+    job: Job,
+    model: StepModel,
+    states: list[float],
+    kept: list[float],
+    stages: list[Stage],
+    capacity: float,
+    footprint: Footprint,
+    tally: Tally,
+) -> Priced | None:
+    """Chunks of equal layers, as Megatron-LM asks for."""
+    size = job.network.num_layers // plan.chunks
+    chunks = (size,) * plan.chunks
+    if len(states) == 1:
+        used = _used(states, kept, stages, (size * plan.virtual_stages,) * plan.pp, model, capacity)
+    else:
+        used = footprint.peak(replace(plan, layer_split=chunks)).total
+    if used > capacity:
+        tally.drop("memory: a stage of equal chunks does not fit")
+        return None
+    return Priced(replace(plan, layer_split=chunks), model.seconds(plan, chunks), used)
+
+
+def _used(states: list[float], kept: list[float], stages: list[Stage], found: tuple[int, ...], model: StepModel, capacity: float) -> float:
+    """Bytes of the fullest rank."""
+    fullest, at = -math.inf, 0
+    for stage, count in zip(stages, found, strict=True):
+        counts = model.network.counts(at, at + count)
+        layers = sum(n * (s + stage.held * k) for n, s, k in zip(counts, states, kept, strict=True))
+        fullest = max(fullest, stage.bytes + layers - stage.cap)
+        at += count
+    return capacity + fullest
+
+
+def _why(states: list[float], kept: list[float], stages: list[Stage], layers: int) -> str:
+    """Which stage is short of memory with layers spread evenly."""
+    worst = [stage.bytes + layers / len(stages) * (max(states) + stage.held * max(kept)) - stage.cap for stage in stages]
+    at = worst.index(max(worst))
+    name = "the first stage" if at == 0 else "the last stage" if at == len(stages) - 1 else "a stage between"
+    return f"memory: {name if len(stages) > 1 else 'the rank'} does not fit"
