@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV = .venv/bin/python
 ARGS ?=
 
-.PHONY: demo test test-long gates lint sync env env-gates
+.PHONY: demo test test-long gates lint sync bench-isoflop env env-gates
 
 demo: env
 	$(VENV) scripts/demo.py $(ARGS)
@@ -21,6 +21,9 @@ lint: env
 	$(VENV) -m ruff check
 	$(VENV) -m ruff format --check
 	$(VENV) -m mypy
+
+bench-isoflop: env
+	PYTHONPATH=helpers OMP_NUM_THREADS=1 $(VENV) tools/bench_isoflop.py $(ARGS)
 
 sync: env
 	$(VENV) scripts/skills.py sync

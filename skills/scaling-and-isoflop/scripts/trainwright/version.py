@@ -1,0 +1,2 @@
+# helpers/trainwright/version.py without its comments
+VERSION = "0.1.0"

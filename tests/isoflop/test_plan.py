@@ -1,0 +1,148 @@
+"""Plans: the study that was recorded, budgets to the digit, rules, costs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.errors import UserError
+from trainwright.isoflop import calibration, ladder, planning
+from trainwright.isoflop.actions.demo import GRID, demo_plan
+
+Ask = Callable[..., tuple[int, dict[str, Any]]]
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "helpers/trainwright/isoflop/isoflop.schema.json").read_text())
+
+
+def member(width: int, per_token: float = 1e6, params: int = 100_000, rate: float | None = None) -> dict[str, Any]:
+    kinds = dict.fromkeys(("matmul", "total", "nonembedding", "trainable"), params)
+    measured = {"tokens_per_sec": rate} if rate else None
+    return {"name": f"d{width}", "config": {"hidden_size": width}, "width": width, "layers": 2, "seq_len": 64, "params": kinds,
+            "flops_per_token": per_token, "flops_rule": "matmul", "measured": measured, "measured_reason": "not asked"}  # fmt: skip
+
+
+@pytest.fixture
+def cal(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("trainwright.isoflop.calibration.probe.importable", lambda name: False)
+    target = tmp_path / "cal.json"
+    widths = ["32", "64", "96", "128"]
+    assert ask("calibrate", "--model", "tiny-gpt2", "--widths", *widths, "--no-measure", "--output-json", str(target))[0] == 0
+    monkeypatch.undo()
+    return str(target)
+
+
+def test_the_demo_is_the_recorded_study(recorded: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (recorded / "own_study" / "runs_v2.jsonl").read_text().splitlines()]
+    theirs = {(row["C"], row["d"]): row for row in rows if row["seed"] == 0}
+    ours = {(run["budget"], int(run["member"][1:])): run for run in demo_plan(GRID, str(tmp_path))["runs"]}
+    assert set(ours) == set(theirs) and len(ours) == 28
+    for key, run in ours.items():
+        row = theirs[key]
+        assert (run["batch"], run["steps"], run["tokens"], run["params"]) == (
+            row["B"],
+            row["steps"],
+            row["D"],
+            row["N_nonemb"] + row["d"] * 97,
+        )
+        assert run["flops"] == pytest.approx(row["flops"], rel=1e-12) and run["lr"] == pytest.approx(row["lr"], abs=6e-6)
+
+
+@given(st.floats(1e10, 1e25), st.floats(1e3, 1e14), st.integers(8, 4096))
+def test_flops_are_within_a_percent_or_the_cell_is_left_out(budget: float, per_token: float, width: int) -> None:
+    try:
+        planned = planning.plan_runs([budget], [member(width, per_token)], planning.Rules(), [0])
+    except UserError as problem:
+        assert "cannot be cut into whole steps" in str(problem)
+        return
+    (run,) = planned.runs
+    assert abs(run["flops"] / budget - 1) <= 0.01
+    assert run["tokens"] == run["steps"] * run["batch"] * 64 and run["budget"] == budget
+
+
+def test_near_budgets_stay_apart() -> None:
+    planned = planning.plan_runs([1.5e19, 1.50001e19, 2.4e19], [member(64)], planning.Rules(), [0, 1])
+    assert len({run["id"] for run in planned.runs}) == 6 and {run["budget"] for run in planned.runs} == {1.5e19, 1.50001e19, 2.4e19}
+    assert planned.runs[-1]["checkpoints"] and planned.runs[0]["checkpoints"] == []
+
+
+def test_the_rules_can_be_replaced() -> None:
+    fixed = planning.Rules(lr="fixed", lr_value=3e-4, batch="fixed", batch_value=16, schedule="linear", warmup=0.0, params="total")
+    (run,) = planning.plan_runs([1e15], [member(64)], fixed, [3]).runs
+    assert (run["lr"], run["batch"], run["schedule"], run["warmup_steps"], run["seed"]) == (3e-4, 16, "linear", 0, 3)
+    law = planning.Rules(lr="steplaw", batch="steplaw", batch_most=10**6)
+    (run,) = planning.plan_runs([6e18], [member(2048, 6e9, 10**9)], law, [0]).runs
+    assert run["lr"] == pytest.approx(1.79 * 1e9**-0.713 * run["tokens"] ** 0.307, rel=1e-3)
+    assert run["batch"] * 64 == pytest.approx(0.58 * 1e9**0.571, rel=0.02)
+
+
+def test_hours_are_known_or_say_why() -> None:
+    hardware = planning.Hardware("h", 1e15, "", 0.5, 8)
+    run = planning.plan_runs([3.6e18], [member(64, rate=1e6)], planning.Rules(), [0], hardware).runs[0]
+    assert run["device_hours"] == pytest.approx(2.0, rel=0.01) and run["hours"] == pytest.approx(0.25, rel=0.01)
+    assert run["seconds_here"] == run["tokens"] / 1e6
+    dark = planning.plan_runs([3.6e18], [member(64)], planning.Rules(), [0], planning.Hardware("h", None, "not stated", 0.5, 8)).runs[0]
+    assert (dark["device_hours"], dark["hours_reason"], dark["seconds_here"], dark["seconds_reason"]) == (
+        None,
+        "not stated",
+        None,
+        "not asked",
+    )
+
+
+def test_a_plan_is_written_read_and_told(ask: Ask, cal: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    arguments = ("plan", "--calibration-dir", cal, "--budgets", "1e13", "3e13", "1e14", "--hardware", "h100-sxm", "--plan", str(file))
+    code, said = ask(*arguments)
+    assert code == 0
+    jsonschema.validate(said["data"], SCHEMA)
+    plan = yaml.safe_load(file.read_text())
+    planning.judge(plan, str(file))
+    assert plan["runs"] == said["data"]["runs"] and len(plan["runs"]) == 12 and said["data"]["cost"]["device_hours"] > 0
+    assert plan["runs"][0]["budget"] == 10**13 and type(plan["runs"][0]["budget"]) is int
+    before = file.read_bytes()
+    ask(*arguments)
+    assert file.read_bytes() == before
+
+
+def test_hopeless_grids_are_told(ask: Ask, cal: str) -> None:
+    _, said = ask("plan", "--calibration-dir", cal, "--budgets", "1e11", "3e11", "--tokens-per-param", "0.01", "1e9")
+    assert {"iso-undercooked", "iso-few-budgets"} <= {finding["rule"] for finding in said["findings"]}
+    code, said = ask("plan", "--calibration-dir", cal, "--budgets", "1e13", "--tokens-per-param", "1e8", "1e9")
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda plan: plan.update(schema="x"), "is no plan"),
+        (lambda plan: plan["runs"][0].update(member="nobody"), "names no member"),
+        (lambda plan: plan["runs"][0].update(id="../../x"), "has no id of letters"),
+        (lambda plan: plan["runs"][0].update(steps=1.5), "steps is no whole number"),
+        (lambda plan: plan["runs"][0].update(lr=float("nan")), "lr is no number"),
+        (lambda plan: plan["runs"].append(dict(plan["runs"][0])), "a second time"),
+        (lambda plan: plan.update(trainer={"argv": "rm -r x"}), "argv is a list"),
+        (lambda plan: plan.update(trainer={"argv": ["x", "{nothing}"]}), "is no placeholder"),
+    ],
+)
+def test_what_is_no_plan(change: Callable[[dict[str, Any]], object], words: str) -> None:
+    rules = planning.Rules()
+    plan = planning.document(planning.plan_runs([1e13], [member(64)], rules, [0]), [member(64)], rules, {"job": {}, "trainer": None})
+    planning.judge(plan, "plan")
+    change(plan)
+    with pytest.raises(UserError, match=words):
+        planning.judge(plan, "plan")
+
+
+def test_a_projector_ladder_is_planned_on_what_the_calibration_knows(tmp_path: Path) -> None:
+    found = ladder.projector_members("tiny", ["BASE", "W4X"], "text_image", "projector_only")
+    rows = [calibration.describe(one, one.spec(str(tmp_path)), 64) for one in found]
+    with pytest.raises(UserError, match="calibrate with torch"):
+        planning.plan_runs([1e12], rows, planning.Rules(params="trainable"), [0])
+    assert len(planning.plan_runs([1e12], rows, planning.Rules(params="total"), [0]).runs) == 2
