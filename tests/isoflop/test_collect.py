@@ -59,6 +59,40 @@ def test_run_folders(tmp_path: Path, ask: Ask) -> None:
     assert reasons["b"] == "the run's state is failed" and reasons["d"] == "the run's state is killed" and "not finite" in reasons["c"]
 
 
+def constant_run(folder: Path, size: float, steps: int, passed: tuple[int, ...]) -> None:
+    """A run at a constant rate, evaluated at its end and where it passed lower budgets."""
+    make_run(folder, [9.0] * steps, {"params": size, "flops_per_token": 6 * size, "budget": 1e30, "schedule": "constant"}, ranks=1)
+    lines = [json.loads(line) for line in (folder / "perf" / "rank0.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line.get("step") in (*passed, steps):
+            line["eval_loss"] = 1.8 + 400 / size**0.35 + 400 / (1000.0 * line["step"]) ** 0.35
+    (folder / "perf" / "rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_every_evaluation_is_a_row_and_approach_1_reads_them(tmp_path: Path, ask: Ask) -> None:
+    for k in range(7):
+        size = 4e3 * 2.0**k
+        constant_run(tmp_path / "runs" / f"r{k}", size, 400, (3, 6, 12, 25, 50, 100, 200))
+    out = tmp_path / "out.csv"
+    code, said = ask("collect", str(tmp_path / "runs"), "--every-eval", "--csv", str(out))
+    rows = rows_of(out)
+    assert code == 0 and said["data"]["rows"] == {"read": 56, "used": 56, "excluded": 0, "not_selected": 0}
+    first = next(row for row in rows if row["run_id"] == "r0" and row["steps"] == "12")
+    assert (first["tokens"], first["flops"], first["loss"] != "9") == ("12000", str(int(12000 * 24e3)), True) and "budget" not in first
+    code, said = ask("fit", "--csv", str(out), "--approach", "1", "--bootstrap", "50")
+    assert said["data"]["fits"][0]["exponents"]["a"] == pytest.approx(0.5, abs=0.06)
+    assert ask("collect", str(tmp_path / "runs"), "--every-eval", "--eval-window", "2")[0] == 2
+
+
+def test_a_point_of_a_decaying_run_is_told_and_not_fitted(tmp_path: Path, ask: Ask) -> None:
+    constant_run(tmp_path / "r", 1e5, 100, (20, 40))
+    side = json.loads((tmp_path / "r" / "isoflop.json").read_text())
+    (tmp_path / "r" / "isoflop.json").write_text(json.dumps({**side, "schedule": "cosine"}))
+    _, said = ask("collect", str(tmp_path / "r"), "--every-eval")
+    assert said["data"]["rows"]["used"] == 1
+    assert all("unmatched schedule" in row["reason"] for row in said["data"]["excluded"]) and len(said["data"]["excluded"]) == 2
+
+
 def test_missing_stays_missing(tmp_path: Path, ask: Ask) -> None:
     make_run(tmp_path / "a", [5.0, 4.0])
     out = tmp_path / "out.csv"

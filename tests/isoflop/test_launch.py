@@ -86,6 +86,55 @@ def test_collect_reads_the_table(ask: Ask, tmp_path: Path) -> None:
     assert code == 0 and said["data"]["rows"]["used"] == 2 and "diverged" in said["data"]["excluded"][0]["reason"]
 
 
+def test_collect_reads_the_folders_of_a_trainer_of_the_users(ask: Ask, tmp_path: Path) -> None:
+    call = ("launch", "--plan", plan_file(tmp_path, [1, 2, 3, 4]), "--scaling-study-dir", str(tmp_path / "study"), "--execute")
+    assert ask(*call)[0] == 0
+    code, said = ask("collect", str(tmp_path / "study"), "--csv", str(tmp_path / "out.csv"))
+    assert code == 0 and said["data"]["rows"]["used"] == 2, said
+    assert sorted(row["reason"] for row in said["data"]["excluded"]) == ["the run's state is diverged", "the run's state is failed"]
+    rows = {row["run_id"]: row for row in csv.DictReader((tmp_path / "out.csv").read_text().splitlines())}
+    assert {name: row["loss"] for name, row in rows.items()} == {"c1e8-n1-s0": "3.5", "c1e8-n2-s0": "2"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "state", "loss"),
+    [
+        ([{"step": 5, "eval_loss": 2.0}, {"step": 6, "loss": 9.0}], 0, "finished", 2.0),
+        ([{"step": 5, "eval_loss": 2.0}, {"step": 6, "loss": float("nan")}], 0, "diverged", None),
+        ([{"step": 5, "loss": 3.0}, {"state": "completed"}], 0, "finished", 3.0),
+        ([{"step": 5, "loss": 3.0}, {"state": "failed"}], 0, "failed", None),
+        ([{"step": 5, "loss": 3.0, "state": "what a state"}], 3, "failed", None),
+        ([{"step": 5, "loss": 10**400}], 0, "diverged", None),
+        ([{"step": 5, "loss": "low"}], 0, "failed", None),
+        ([], 0, "failed", None),
+    ],
+)
+def test_what_a_trainer_says_of_its_end(
+    ask: Ask, tmp_path: Path, lines: list[dict[str, Any]], code: int, state: str, loss: float | None
+) -> None:
+    plan = plan_file(tmp_path, [1])
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "train.py").write_text(f"import sys\nopen(sys.argv[1] + '/metrics.jsonl', 'w').write({text!r})\nsys.exit({code})\n")
+    _, said = ask("launch", "--plan", plan, "--scaling-study-dir", str(tmp_path / "study"), "--execute")
+    assert [(row["state"], row["loss"]) for row in said["data"]["rows"]] == [(state, loss)]
+
+
+@pytest.mark.long
+def test_a_constant_rate_is_evaluated_where_it_passes_lower_budgets(ask: Ask, tmp_path: Path) -> None:
+    made = demo.demo_plan({1e8: (6,), 2e8: (6,), 4e8: (6,)}, str(tmp_path / "configs"))
+    plan, study = tmp_path / "plan.yaml", tmp_path / "study"
+    for run in made["runs"]:
+        run["schedule"] = "constant"
+    plan.write_text(planning.dump(made))
+    assert ask("launch", "--plan", str(plan), "--scaling-study-dir", str(study), "--execute")[0] == 0
+    code, said = ask("collect", str(study), "--every-eval", "--csv", str(tmp_path / "out.csv"))
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert code == 0 and len(rows) == 6, said
+    longest = [row for row in rows if row["run_id"].startswith("c4e8")]
+    assert [round(float(row["flops"]) / 1e8) for row in longest] == [1, 2, 4]
+    assert all(2 < float(row["loss"]) < 5 for row in rows)
+
+
 def test_an_edited_plan_takes_up_nothing(ask: Ask, tmp_path: Path) -> None:
     plan, study = plan_file(tmp_path, [1, 2]), str(tmp_path / "study")
     assert ask("launch", "--plan", plan, "--scaling-study-dir", study, "--execute")[0] == 0

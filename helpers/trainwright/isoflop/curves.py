@@ -42,6 +42,18 @@ class Curve:
             row["loss"] = "nan"
         return row
 
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each loss: where the run stood then. What its end alone tells is left out."""
+        facts = {key: value for key, value in self.facts.items() if key not in _ENDS}
+        return [
+            {"run_id": self.run_id, **facts, "steps": step, "loss": loss if math.isfinite(loss) else "nan",
+             **({"tokens": tokens} if math.isfinite(tokens) else {})}
+            for step, (tokens, loss) in sorted(self.points.items())
+        ]  # fmt: skip
+
+
+_ENDS = frozenset(("budget", "tokens", "flops", "steps", "loss", "loss_std", "wall_sec"))
+
 
 def joined(curves: Iterable[Curve]) -> tuple[list[Curve], list[tuple[str, str]]]:
     """One curve a run: pieces with one run id are laid over each other, the later start wins at a step both have. Also notes."""

@@ -15,6 +15,7 @@ from trainwright.errors import UserError
 from trainwright.isoflop.columns import NUMBERS, WORDS, Mapping, resolve
 from trainwright.isoflop.curves import Curve
 from trainwright.isoflop.events import read_events
+from trainwright.isoflop.trainer import last_loss, losses_of, results_of
 
 SIDE_FILE = "isoflop.json"  # beside a run's records: fields of its row that no record holds, such as flops_per_token and budget
 _SIDE_BYTES = 1 << 20
@@ -50,7 +51,7 @@ def look(paths: Iterable[str]) -> Found:
 
 
 def _walk(folder: str, found: Found, depth: int) -> None:
-    if os.path.isfile(os.path.join(folder, "perf", "rank0.jsonl")):
+    if os.path.isfile(os.path.join(folder, "perf", "rank0.jsonl")) or "state" in side_facts(folder):
         found.runs.append(folder)
         return
     try:
@@ -81,6 +82,8 @@ def side_facts(folder: str) -> dict[str, Any]:
 
 def run_curve(folder: str) -> Curve:
     """The curve of one run folder: tokens of all ranks, loss of rank 0 (its eval lines where it has any); a restart in a file continues."""
+    if not os.path.isdir(os.path.join(folder, "perf")):
+        return _users_curve(folder)
     facts: dict[str, Any] = {}
     tokens: dict[int, float] = {}
     losses: dict[str, dict[int, float]] = {"step": {}, "eval": {}}
@@ -117,6 +120,20 @@ def run_curve(folder: str) -> Curve:
     if done and done[-1] not in curve.points and chosen:
         last = max(chosen)
         curve.points[last] = (total if last >= done[-1] else so_far.get(last, math.nan), chosen[last])
+    return curve
+
+
+def _users_curve(folder: str) -> Curve:
+    """A run of a user's trainer: its row, and the losses that the trainer wrote where they lie in the usual place."""
+    facts = side_facts(folder)
+    curve = Curve(str(facts.pop("run_id", "") or os.path.basename(os.path.normpath(folder))), os.path.join(folder, SIDE_FILE), facts)
+    for line in losses_of(results_of(os.path.join(folder, "metrics.jsonl"))):
+        step = line.get("step")
+        if type(step) is int and 0 <= step < 2**53:
+            per_step = step * _number(facts.get("batch_tokens"))
+            curve.points[step] = (_number(line["tokens"]) if "tokens" in line else per_step, last_loss([line])[0])
+    if not curve.points:
+        curve.points[0] = (_number(facts.get("tokens")), _number(facts.get("loss")))
     return curve
 
 

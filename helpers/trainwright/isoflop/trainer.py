@@ -7,7 +7,7 @@ A YAML or JSON file:
 
 `argv` is a list and no shell reads it; each {name} of PLACEHOLDERS is replaced. The trainer appends one JSON object a line: `step`, `loss`
 and where it has them `tokens` (so far), `eval_loss`, `tokens_per_sec`, `memory_bytes`, `params`, `flops_per_token`, `flops`, `state`.
-The last line with a loss is the run's result (its `eval_loss` before its `loss`); exit code 0 is a finished run.
+The last line with an `eval_loss` is the run's result, or where none has one the last with a `loss`; exit code 0 is a finished run.
 """
 
 from __future__ import annotations
@@ -92,13 +92,26 @@ def results_of(path: str) -> list[dict[str, Any]]:
     return found
 
 
+def losses_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines that tell the run's loss: those with a loss on held-out data where any has one, else those with a training loss."""
+    for name in LOSSES:
+        if found := [row for row in rows if type(row.get(name)) in (int, float)]:
+            return found
+    return []
+
+
 def last_loss(rows: list[dict[str, Any]]) -> tuple[float, dict[str, Any]]:
     """The final loss and its line; NaN and {} where no line has one."""
-    for row in reversed(rows):
-        for name in LOSSES:
-            if type(row.get(name)) in (int, float):
-                return float(row[name]), row
+    for row in reversed(losses_of(rows)):
+        return next(_float(row[name]) for name in LOSSES if type(row.get(name)) in (int, float)), row
     return math.nan, {}
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf
 
 
 def throughput(rows: list[dict[str, Any]]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
+from trainwright import probe
 from trainwright.report import Report
 
 ACTIONS = {
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     parsers = []
     for name, module in ACTIONS.items():
+        if not probe.importable(module):
+            continue
         face = importlib.import_module(module)
         action = actions.add_parser(
             name,

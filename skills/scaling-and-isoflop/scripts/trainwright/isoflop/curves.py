@@ -39,6 +39,17 @@ class Curve:
             row["loss"] = "nan"
         return row
 
+    def rows(self) -> list[dict[str, Any]]:
+        facts = {key: value for key, value in self.facts.items() if key not in _ENDS}
+        return [
+            {"run_id": self.run_id, **facts, "steps": step, "loss": loss if math.isfinite(loss) else "nan",
+             **({"tokens": tokens} if math.isfinite(tokens) else {})}
+            for step, (tokens, loss) in sorted(self.points.items())
+        ]
+
+
+_ENDS = frozenset(("budget", "tokens", "flops", "steps", "loss", "loss_std", "wall_sec"))
+
 
 def joined(curves: Iterable[Curve]) -> tuple[list[Curve], list[tuple[str, str]]]:
     runs: dict[str, Curve] = {}

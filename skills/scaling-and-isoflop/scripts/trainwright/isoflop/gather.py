@@ -18,7 +18,7 @@ from trainwright.isoflop.table import Builder, Table, read_file, stem
 _IDENTITY = {name: name for name in (*NUMBERS, *WORDS)}
 
 
-def gather(paths: Sequence[str], mapping: Mapping, window: int | None) -> Table:
+def gather(paths: Sequence[str], mapping: Mapping, window: int | None, every: bool = False) -> Table:
     found = look(paths)
     builder = Builder(mapping)
     notes: list[tuple[str, str]] = []
@@ -40,7 +40,7 @@ def gather(paths: Sequence[str], mapping: Mapping, window: int | None) -> Table:
         table, points = windowed(table, window)
         _name_by_file(table)
         notes.append(("tables", f"{points} earlier rows of runs went into the windows of {window} or stood before them"))
-    table = _with_curves(table, runs, mapping, window or 1)
+    table = _with_curves(table, runs, mapping, 0 if every else window or 1)
     notes += _join(table, histories, window or 1)
     if not len(table):
         told_why = "; ".join(f"{name} {why}" for name, why in notes[:3])
@@ -79,9 +79,10 @@ def _with_curves(table: Table, runs: Sequence[Curve], mapping: Mapping, window: 
     builder = Builder(mapping)
     for curve in runs:
         builder.source(curve.source)
-        row = curve.row(window)
-        if builder.wanted(row):
-            builder.add(max(curve.points, default=0), row, {name: name for name in row if name in _IDENTITY})
+        last = max(curve.points, default=0)
+        for place, row in [(last, curve.row(window))] if window else zip(sorted(curve.points), curve.rows(), strict=True):
+            if builder.wanted(row):
+                builder.add(place, row, {name: name for name in row if name in _IDENTITY})
     return concatenated(table, builder.done())
 
 

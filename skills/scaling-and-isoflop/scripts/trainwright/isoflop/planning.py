@@ -227,6 +227,9 @@ def _wrong(run: Mapping[str, Any], names: set[Any]) -> str:
         return f"({name}): {bad[0]} is no whole number"
     if bad := [key for key in _NUMBERS if type(run.get(key)) not in (int, float) or not math.isfinite(run[key])]:
         return f"({name}): {bad[0]} is no number"
+    passed = run.get("checkpoints") or []
+    if not isinstance(passed, list) or any(type(step) is not int or step < 1 for step in passed):
+        return f"({name}): checkpoints is no list of steps"
     return ""
 
 

@@ -22,6 +22,7 @@ from trainwright.output import write_text
 from trainwright.report import finite
 
 ROW = "isoflop.json"
+_SAID = ("finished", "diverged", "failed")
 _STATES = {"completed": "finished", "nonfinite": "diverged"}
 
 
@@ -98,12 +99,17 @@ def request(study: Study, run: Mapping[str, Any], timeout_s: float) -> dict[str,
         **said, "model": model, "backend_config": os.path.join(study.folder, "backend.yaml"), "world_size": 1, "run_dir": run_dir,
         "steps": run["steps"], "micro_batch": run["batch"], "seq_len": run["seq_len"], "learning_rate": run["lr"],
         "schedule": run.get("schedule", "cosine"), "warmup_steps": run["warmup_steps"], "seed": run["seed"], "timeout_s": timeout_s,
-        "eval_every": run["steps"] if said.get("eval_windows") else 0, "modality": member.modality, "regime": member.regime,
+        **_evaluations(run, said.get("eval_windows") or 0), "modality": member.modality, "regime": member.regime,
         "variant": member.variant, "resume": resume,
     }
     if member.modality != "text":
         job |= {"order": "walk", "single_pass": False, "tokens": "bytes"}
     return {"kind": "reference", "job": job, "run_dir": run_dir, "stall_s": min(timeout_s, 600.0)}
+
+
+def _evaluations(run: Mapping[str, Any], windows: int) -> dict[str, Any]:
+    passed = run.get("checkpoints") or [] if run.get("schedule") == "constant" else []
+    return {"eval_every": run["steps"], "eval_at": ",".join(map(str, passed))} if windows else {}
 
 
 def _place(study: Study, run: Mapping[str, Any]) -> tuple[str, str]:
@@ -189,8 +195,10 @@ def _users_end(study: Study, run: Mapping[str, Any], code: int, words: str) -> d
     own = trainer.of_mapping(study.plan["trainer"], "the plan")
     rows = trainer.results_of(trainer.results_path(own, values(study, run)))
     loss, line = trainer.last_loss(rows)
-    state = str(line.get("state") or "") or ("finished" if code == 0 else "failed")
-    if rows and line and not math.isfinite(loss):
+    said = next((str(row["state"]) for row in reversed(rows) if row.get("state")), "")
+    state = said if said in _SAID else _STATES.get(said, "finished" if code == 0 else "failed")
+    ended = rows[-1].get("loss") if rows else None
+    if line and not (math.isfinite(loss) and (type(ended) is not float or math.isfinite(ended))):
         state = "diverged"
     measured = {key: line[key] for key in ("tokens", "params", "flops", "flops_per_token") if type(line.get(key)) in (int, float)}
     steps = line.get("step")

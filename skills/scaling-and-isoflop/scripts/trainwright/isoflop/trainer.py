@@ -77,12 +77,24 @@ def results_of(path: str) -> list[dict[str, Any]]:
     return found
 
 
+def losses_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for name in LOSSES:
+        if found := [row for row in rows if type(row.get(name)) in (int, float)]:
+            return found
+    return []
+
+
 def last_loss(rows: list[dict[str, Any]]) -> tuple[float, dict[str, Any]]:
-    for row in reversed(rows):
-        for name in LOSSES:
-            if type(row.get(name)) in (int, float):
-                return float(row[name]), row
+    for row in reversed(losses_of(rows)):
+        return next(_float(row[name]) for name in LOSSES if type(row.get(name)) in (int, float)), row
     return math.nan, {}
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def throughput(rows: list[dict[str, Any]]) -> float | None:

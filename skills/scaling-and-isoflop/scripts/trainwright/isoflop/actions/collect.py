@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="run folders, folders of them, tables, event files")
     parser.add_argument("--csv", metavar="FILE", help="write the table; without it what would be written is only told")
     parser.add_argument("--eval-window", type=count, metavar="N", help="one row a run: the mean of its last N losses (curves: default 1)")
+    parser.add_argument("--every-eval", action="store_true", help="curves: a row for each evaluation (approach 1)")
     parser.add_argument("--columns", nargs="+", action="extend", default=[], metavar="FIELD=COLUMN", help="columns or tags by field")
     parser.add_argument("--where", nargs="+", action="extend", default=[], metavar="COLUMN=VALUE", help="only rows with this value")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="a field that nothing holds")
@@ -39,7 +40,9 @@ def run(options: argparse.Namespace) -> Report:
 
     if options.eval_window == 0:
         raise UserError("--eval-window 0: a window holds one loss or more")
-    table = gather(options.paths, mapping(options.columns, options.where, options.set), options.eval_window)
+    if options.every_eval and options.eval_window:
+        raise UserError("--every-eval keeps each loss and --eval-window one a run; name one of them")
+    table = gather(options.paths, mapping(options.columns, options.where, options.set), options.eval_window, options.every_eval)
     rules = Wishes(options.flops_rule, 0, options.repeats, options.min_steps, options.budget_tolerance)
     found = study(table, rules)
     report = Report("isoflop")
