@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainwright import cli
 from trainwright.errors import UserError
 from trainwright.isoflop.columns import mapping
 from trainwright.isoflop.rows import Wishes, study
@@ -128,6 +130,50 @@ REFUSED = {
 def test_refused_by_name(write: Write, ask: Ask, text: str) -> None:
     code, said = ask("fit", "--csv", write(text))
     assert code == 2 and REFUSED[text] in said["findings"][0]["message"] and said["data"] is None
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, ask: Ask) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    os.mkfifo(tmp_path / "events.out.tfevents.1")
+    for action in (("fit", "--csv"), ("collect",)):
+        code, said = ask(*action, str(tmp_path / "pipe.csv"))
+        assert code == 2 and "no plain file" in said["findings"][0]["message"]
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    code, said = ask("collect", str(tmp_path))
+    assert code == 2 and "holds no run folder" in said["findings"][0]["message"]
+
+
+def test_semicolons_and_broken_lines(simulated: Simulated, write: Write, read: Read) -> None:
+    rows = simulated()
+    lines = [";".join(map(str, row.values())) for row in rows]
+    assert len(read(write(";".join(rows[0]) + "\n" + "\n".join(lines) + "\n"))) == 28
+    found = read(write("".join(json.dumps(row) + "\n" for row in rows) + '{"params": 1e6, "tok', "cut.jsonl"))
+    assert len(found) == 28 and [row["reason"] for row in found.excluded] == ["is no JSON object"]
+    with pytest.raises(UserError, match="holds no params that can be read .*2: 1 cells under a header of 3"):
+        read(write("params,tokens,loss\n1e6\n,,\n"))
+
+
+def test_few_replicates_are_no_interval_and_least_squares_are_asked_by_name(simulated: Simulated, write: Write, ask: Ask) -> None:
+    table = write(simulated())
+    code, said = ask("fit", "--csv", table, "--bootstrap", "19")
+    assert code == 2 and "20 replicates" in said["findings"][0]["message"]
+    code, said = ask("fit", "--csv", table, "--bootstrap", "0", "--approach", "3", "--delta", "inf")
+    assert code == 0 and said["data"]["settings"]["delta"] == "inf"
+
+
+@pytest.mark.parametrize("shape", [lambda i: 3.0, lambda i: 4 - 0.03 * (i - 2) ** 2, lambda i: 4 - 0.1 * i + 0.001 * i * i])
+def test_surfaces_without_an_optimum_are_drawn_and_told(
+    write: Write, ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: Callable[[int], float]
+) -> None:
+    """Flat, concave and edge-only budgets: no number stands first, and no curve of optima is drawn."""
+    sizes = (1e6, 1e7, 1e8, 1e9, 1e10)
+    rows = [{"params": n, "tokens": c / 6 / n, "flops": c, "loss": shape(i)} for c in (1e17, 1e18, 1e19) for i, n in enumerate(sizes)]
+    page = tmp_path / "fit.html"
+    assert cli.main(["isoflop", "fit", "--csv", write(rows), *FAST, "--html", str(page), "--forecast-flops", "1e20"]) == 0
+    text = capsys.readouterr().out
+    assert "verdict: underdetermined" in text and "approach 3: a = " not in text and "vpnls: a = " not in text
+    assert all("(underdetermined)" in line for line in text.splitlines() if line.startswith("forecast"))
+    assert "not told by these rows" in page.read_text()
 
 
 @pytest.mark.parametrize("points", [1, 2, 3])

@@ -55,6 +55,16 @@ def test_every_form_of_a_fit(simulated: Simulated, write: Write, ask: Ask, tmp_p
     assert flat[0] < forecasts[1]["params"] < flat[1]
 
 
+def test_a_forecast_counts_flops_as_the_rows_do(simulated: Simulated, write: Write, ask: Ask) -> None:
+    """At small widths C is up to 12 N D: the surface's optimum is taken at the rows' own factor."""
+    rows = [{**row, "flops": 2 * row["flops"], "budget": 2 * row["budget"]} for row in simulated(sigma=0.0005)]
+    _, said = ask("fit", "--csv", write(rows), "--approach", "2", "3", "--bootstrap", "60", "--forecast-flops", "2e20")
+    two, three = said["data"]["forecasts"]
+    assert two["params"] == pytest.approx(three["params"], rel=0.05) and two["tokens"] == pytest.approx(three["tokens"], rel=0.05)
+    assert three["params"] * three["tokens"] * 12 == pytest.approx(2e20)
+    assert three["intervals"]["params"][0] < three["params"] < three["intervals"]["params"][1]
+
+
 def test_the_text_prints_the_checklist_in_full(simulated: Simulated, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["isoflop", "fit", "--csv", write(simulated()), "--approach", "2", "--bootstrap", "60"]) == 0
     said = capsys.readouterr().out

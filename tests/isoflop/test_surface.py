@@ -11,7 +11,7 @@ from scipy import interpolate, optimize, stats  # type: ignore[import-untyped]
 from trainwright.isoflop import akima, approach2, approach3, vpnls
 from trainwright.isoflop.newton import Array
 from trainwright.isoflop.power import REFERENCE
-from trainwright.isoflop.profile import profile
+from trainwright.isoflop.profile import profile, profile_interval
 from trainwright.isoflop.statistics import f_tail, t_probability, t_quantile
 from trainwright.isoflop.surface import Design, Surface, huber
 
@@ -107,6 +107,16 @@ def test_the_profile_is_lowest_at_the_fit(study_arrays: Arrays) -> None:
     grid, values = profile(found, loss, points=9)
     assert values.min() == pytest.approx(found.objective, rel=1e-8) and grid[values.argmin()] == pytest.approx(found.surface.exponent)
     assert values[0] > values.min() < values[-1]
+
+
+def test_the_interval_of_the_profile_does_not_hang_on_its_grid(study_arrays: Arrays) -> None:
+    n, d, _, loss = study_arrays(sigma=0.002)
+    found = approach3.fit(n, d, loss)
+    ends = [profile_interval(found, loss, *profile(found, loss, points)) for points in (21, 41, 201)]
+    low, high = ends[-1]
+    assert low is not None and high is not None and low + 0.002 < found.surface.exponent < high - 0.002
+    assert all(pair == pytest.approx((low, high), abs=0.002) for pair in ends)
+    assert profile_interval(found, loss, np.array([0.4, 0.5]), np.array([np.nan, np.nan])) == (None, None)
 
 
 def test_quantiles_against_scipy() -> None:

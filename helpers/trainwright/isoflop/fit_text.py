@@ -34,7 +34,9 @@ def _fit_lines(fit: dict[str, Any]) -> list[str]:
     name = f"approach {fit['approach']}" if fit["approach"].isdigit() else fit["approach"]
     if fit["refused"]:
         return [f"{name}: refused: {fit['refused']}"]
-    text = [f"{name}: a = {fit['exponents']['a']:.4f}{_pair(fit['intervals'].get('a'))}, b = {fit['exponents']['b']:.4f}: {fit['verdict']}"]
+    found = f"a = {fit['exponents']['a']:.4f}{_pair(fit['intervals'].get('a'))}, b = {fit['exponents']['b']:.4f}"
+    told = fit["verdict"] != "underdetermined"
+    text = [f"{name}: {found}: {fit['verdict']}" if told else f"{name}: underdetermined; where it ended tells nothing: {found}"]
     if fit["parameters"]:
         parts = [f"{key} {value:.6g}{_pair(fit['intervals'].get(key))}" for key, value in fit["parameters"].items()]
         text.append(f"  {', '.join(parts)}")
@@ -83,8 +85,9 @@ def _forecast_line(row: dict[str, Any]) -> str:
     loss = f"loss {row['loss']:.4f}{_pair(intervals.get('loss'))}" if row.get("loss") is not None else ""
     if "flops" not in row:
         return f"forecast by {row['approach']} at N {row['params']:.4g}, D {row['tokens']:.4g}: {loss}"
+    doubt = "" if row["verdict"] == "identified" else f" ({row['verdict']})"
     best = f"N* {row['params']:.4g}{_pair(intervals.get('params'))}, D* {row['tokens']:.4g}" if row["params"] else "no optimum"
-    return f"forecast by {row['approach']} at {row['flops']:.4g} FLOP: {', '.join(part for part in (best, loss) if part)}"
+    return f"forecast by {row['approach']} at {row['flops']:.4g} FLOP{doubt}: {', '.join(part for part in (best, loss) if part)}"
 
 
 def _remedy_lines(found: dict[str, Any] | None) -> list[str]:

@@ -19,7 +19,9 @@ def at_compute(answer: Estimate, flops: float, factor: float, level: float) -> d
     `flat` is the range of N whose loss is within 0.1 % of the least: a larger or smaller model costs nothing measurable inside it.
     """
     target = np.array(flops)
-    best = answer.optimal_params(target)
+    best = answer.optimal_params(target, factor)
+    if best is not None and not (np.isfinite(best).all() and best > 0):
+        best = None  # a surface without a minimum
     row: dict[str, Any] = {"flops": flops, "params": None if best is None else float(best)}
     row["tokens"] = None if best is None else float(flops / (factor * best))
     if answer.surface is not None and best is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainwright.errors import UserError
 from trainwright.isoflop.newton import Array
-from trainwright.isoflop.table import Table
+from trainwright.isoflop.table import Table, unread_said
 
 RULES = {"6nd": 6.0, "2nd": 2.0}
 _UNFINISHED = ("failed", "crashed", "killed", "running", "preempted", "diverged", "timeout", "interrupted", "pending", "starting")
@@ -70,7 +70,8 @@ class _Sieve:
 
 def study(table: Table, wishes: Wishes) -> Study:
     """The rows that may be fitted; raises UserError where a needed field is in no column."""
-    numbers, inferred = _derive(table, wishes.flops_rule)
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):  # what comes out not finite is told row by row
+        numbers, inferred = _derive(table, wishes.flops_rule)
     sieve = _Sieve(table)
     _states(table, sieve)
     _broken(table, numbers, sieve)
@@ -98,7 +99,8 @@ def _derive(table: Table, rule: str) -> tuple[dict[str, Array], list[tuple[str, 
     ]
     for name in ("params", "loss"):
         if name not in table.numbers:
-            raise UserError(f"no column holds {name}; name it: --columns {name}=COLUMN (or --set {name}=VALUE)")
+            said = f"the column {table.fields[name]!r} holds no {name}" if name in table.fields else f"no column holds {name}"
+            raise UserError(f"{said}{unread_said(table)}; name one that does: --columns {name}=COLUMN (or --set {name}=VALUE)")
     if "tokens" not in table.numbers and {"steps", "batch_tokens"} <= set(table.numbers):
         numbers["tokens"] = table.numbers["tokens"] = table.numbers["steps"] * table.numbers["batch_tokens"]
         inferred.append(("tokens", "steps x batch_tokens", "no column holds tokens"))

@@ -15,6 +15,7 @@ from trainwright.errors import UserError
 from trainwright.isoflop.columns import NUMBERS, WORDS, Mapping, resolve
 from trainwright.isoflop.curves import Curve
 from trainwright.isoflop.events import read_events
+from trainwright.isoflop.table import need_plain
 from trainwright.isoflop.trainer import last_loss, losses_of, results_of
 
 SIDE_FILE = "isoflop.json"  # beside a run's records: fields of its row that no record holds, such as flops_per_token and budget
@@ -61,9 +62,9 @@ def _walk(folder: str, found: Found, depth: int) -> None:
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
             _walk(entry.path, found, depth + 1)
-        elif entry.name.startswith("events.out.tfevents"):
+        elif entry.name.startswith("events.out.tfevents") and os.path.isfile(entry.path):
             found.events.append(entry.path)
-        elif entry.is_file() and entry.name.endswith((".csv", ".tsv")):
+        elif entry.name.endswith((".csv", ".tsv")) and os.path.isfile(entry.path):
             found.tables.append(entry.path)
 
 
@@ -168,6 +169,7 @@ def event_curves(paths: Iterable[str], mapping: Mapping) -> tuple[list[Curve], l
     """One curve a folder of event files (a restarted run leaves several); which tags are the fields, as for columns. Also notes."""
     curves, notes = [], []
     for path in paths:
+        need_plain(path)
         scalars = read_events(path)
         notes += [(path, note) for note in scalars.notes]
         fields = resolve(list(scalars.values), {k: v for k, v in mapping.columns.items() if v in scalars.values}, path)

@@ -33,17 +33,21 @@ class Surface:
 
     @property
     def exponent(self) -> float:
-        """a of N* ~ C^a."""
-        return self.beta / (self.alpha + self.beta)
+        """a of N* ~ C^a; NaN where the surface has no optimum."""
+        total = self.alpha + self.beta
+        return self.beta / total if total else float("nan")
 
     def loss(self, params: Array, tokens: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):  # exponents of a fit that went astray
             return np.asarray(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
 
     def optimal_params(self, flops: Array, flops_per_param_token: float = 6.0) -> Array:
-        """N* that minimises the loss at C = k N D."""
-        ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
-        return np.asarray(ratio * (flops / flops_per_param_token) ** self.exponent)
+        """N* that minimises the loss at C = k N D; NaN where the surface has no minimum."""
+        one, other, total = self.alpha * self.A, self.beta * self.B, self.alpha + self.beta
+        if not (one > 0 and other > 0 and total > 0):
+            return np.full(np.shape(flops), np.nan)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(np.exp((np.log(one) - np.log(other)) / total) * (flops / flops_per_param_token) ** self.exponent)
 
     def to_json(self) -> dict[str, float]:
         return {"E": self.E, "A": self.A, "B": self.B, "alpha": self.alpha, "beta": self.beta}

@@ -16,6 +16,7 @@ from trainwright.isoflop.power import NARROW, REFERENCE, Z90, Plan, Remedy, reme
 from trainwright.isoflop.rows import Study
 from trainwright.isoflop.surface import Surface
 
+_LEAST_REPLICATES = 20
 _MANY_ROWS = 20_000
 
 
@@ -34,6 +35,8 @@ class Analysis:
 
 
 def settings_of(study: Study, options: argparse.Namespace) -> Settings:
+    if 0 < options.bootstrap < _LEAST_REPLICATES:
+        raise UserError(f"--bootstrap {options.bootstrap}: 0 for no intervals, or {_LEAST_REPLICATES} replicates and more")
     asked = options.approach or ["all"]
     names = [name for name in ("1", "2", "3", "vpnls") if name in asked or "all" in asked]
     if "1" not in asked and approach1.why_not(study):
@@ -89,7 +92,7 @@ def _analysed(study: Study, options: argparse.Namespace) -> Analysis:
         "noise": _noise(study, settings),
     }
     data |= _sensitivity(result, answers)
-    data["forecasts"] = _forecasts(study, answers, options)
+    data["forecasts"] = _forecasts(result, answers, options)
     data["recipe"] = _recipe(study, options) if options.recipe else None
     data["compare"] = _compare(study, options, settings) if options.compare else None
     data["repeated_data"] = _repeated(study, options, settings) if options.repeated_data else None
@@ -201,12 +204,13 @@ def factor_of(study: Study) -> float:
     return float(np.median(study.flops / (study.params * study.tokens)))
 
 
-def _forecasts(study: Study, answers: list[Estimate], options: argparse.Namespace) -> list[dict[str, Any]]:
+def _forecasts(result: Analysis, answers: list[Estimate], options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
-    level, factor = options.level, factor_of(study)
+    level, factor = options.level, factor_of(result.study)
     for answer in (a for a in answers if a.exponent is not None):
-        rows += [{"approach": answer.approach, **forecast.at_compute(answer, c, factor, level)} for c in options.forecast_flops]
-        rows += [{"approach": answer.approach, **forecast.at_run(answer, n, d, level)} for n, d in options.forecast_run if answer.surface]
+        of = {"approach": answer.approach, "verdict": result.verdicts[answer.approach].verdict}
+        rows += [of | forecast.at_compute(answer, c, factor, level) for c in options.forecast_flops]
+        rows += [of | forecast.at_run(answer, n, d, level) for n, d in options.forecast_run if answer.surface]
     return rows
 
 

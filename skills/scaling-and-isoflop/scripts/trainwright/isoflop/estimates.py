@@ -60,12 +60,12 @@ class Estimate:
     refused: str = ""
     notes: list[str] = field(default_factory=list)
 
-    def optimal_params(self, flops: Array) -> Array | None:
+    def optimal_params(self, flops: Array, factor: float) -> Array | None:
         if self.parabolas is not None:
             return self.parabolas.optimal_params(flops)
         if self.envelope is not None:
             return self.envelope.optimal_params(flops)
-        return self.surface.optimal_params(flops) if self.surface else None
+        return self.surface.optimal_params(flops, factor) if self.surface else None
 
 
 def estimate_all(study: Study, settings: Settings) -> list[Estimate]:

@@ -68,8 +68,8 @@ def _optima(result: Analysis) -> list[Chart]:
         sizes.series.append(Series("minima", [(m.flops, m.params or 0.0) for m in kept], "dots", "#555"))
         tokens.series.append(Series("minima", [(m.flops, m.tokens or 0.0) for m in kept], "dots", "#555"))
     for k, one in enumerate(result.answers):
-        best = one.optimal_params(flops)
-        if best is None:
+        best = one.optimal_params(flops, factor)
+        if best is None or result.verdicts[one.approach].verdict == "underdetermined":
             continue
         colour = COLOURS[k % len(COLOURS)]
         name = f"approach {one.approach}" if one.approach.isdigit() else one.approach

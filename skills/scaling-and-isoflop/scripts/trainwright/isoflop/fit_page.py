@@ -35,7 +35,8 @@ def _headline(data: dict[str, Any]) -> Html:
     for fit in data["fits"]:
         a = fit["exponents"]["a"]
         pair = fit["intervals"].get("a")
-        said = "refused" if a is None else f"{a:.4f}" + (f" [{pair[0]:.3f}, {pair[1]:.3f}]" if pair else "")
+        untold = "refused" if a is None else "not told by these rows" if fit["verdict"] == "underdetermined" else ""
+        said = untold or f"{a:.4f}" + (f" [{pair[0]:.3f}, {pair[1]:.3f}]" if pair else "")
         cards.append((said, f"a by approach {fit['approach']}", _TONES[fit["verdict"]] if a is not None else "bad"))
     return p.cards(cards)
 

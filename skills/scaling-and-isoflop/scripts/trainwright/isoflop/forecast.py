@@ -14,7 +14,9 @@ from trainwright.isoflop.surface import Surface
 
 def at_compute(answer: Estimate, flops: float, factor: float, level: float) -> dict[str, Any]:
     target = np.array(flops)
-    best = answer.optimal_params(target)
+    best = answer.optimal_params(target, factor)
+    if best is not None and not (np.isfinite(best).all() and best > 0):
+        best = None
     row: dict[str, Any] = {"flops": flops, "params": None if best is None else float(best)}
     row["tokens"] = None if best is None else float(flops / (factor * best))
     if answer.surface is not None and best is not None:

@@ -13,7 +13,7 @@ from trainwright.isoflop.columns import NUMBERS, SCHEMA, WORDS, Mapping
 from trainwright.isoflop.curves import Curve, joined, windowed
 from trainwright.isoflop.rows import Study
 from trainwright.isoflop.sources import event_curves, history_curves, is_history, look, run_curve
-from trainwright.isoflop.table import Builder, Table, read_file, stem
+from trainwright.isoflop.table import Builder, Table, need_plain, read_file, stem, unread_said
 
 _IDENTITY = {name: name for name in (*NUMBERS, *WORDS)}
 
@@ -29,6 +29,7 @@ def gather(paths: Sequence[str], mapping: Mapping, window: int | None, every: bo
     notes += told
     histories: list[Curve] = []
     for path in found.tables:
+        need_plain(path)
         header = _header(path)
         if header is not None and is_history(header):
             histories += history_curves(path, _rows(path), mapping.columns.get("loss"))
@@ -44,7 +45,7 @@ def gather(paths: Sequence[str], mapping: Mapping, window: int | None, every: bo
     notes += _join(table, histories, window or 1)
     if not len(table):
         told_why = "; ".join(f"{name} {why}" for name, why in notes[:3])
-        raise UserError(f"{', '.join(paths)}: no runs found{f' ({told_why})' if told_why else ''}")
+        raise UserError(f"{', '.join(paths)}: no runs found{f' ({told_why})' if told_why else unread_said(table)}")
     table.notes = notes
     return table
 

@@ -14,14 +14,16 @@ _CHI2_95 = 3.841459
 
 def profile(found: SurfaceFit, loss: Array, points: int = 41) -> tuple[Array, Array]:
     best = found.surface.exponent
-    grid = np.unique(np.clip(np.append(np.linspace(best - 0.25, best + 0.25, points), best), 0.02, 0.98))
+    centre, reach = (best, 0.25) if 0.02 < best < 0.98 else (0.5, 0.48)
+    steps = np.linspace(-1, 1, points)
+    grid = np.unique(np.clip(np.append(centre + reach * np.sign(steps) * np.abs(steps) ** 1.5, centre), 0.02, 0.98))
     ratio = grid / (1 - grid)
     free = np.zeros((len(grid), 5, 4))
     free[:, [0, 1, 2, 4], [0, 1, 2, 3]] = 1.0
     free[:, 3, 1] = ratio
     if not found.free[4].any():
         free = free[:, :, :3]
-    total = float(found.point[1] + found.point[3])
+    total = max(float(found.point[1] + found.point[3]), 0.2)
     starts = []
     for factor in (1.0, 0.6, 1.6):
         start = np.repeat(found.point[None], len(grid), axis=0)
@@ -38,12 +40,20 @@ def profile_interval(found: SurfaceFit, loss: Array, grid: Array, values: Array)
     psi = np.clip(residual, -found.delta, found.delta)
     slope = float((np.abs(residual) < found.delta).mean())
     n, unknowns = len(loss), found.free.shape[1]
-    if n <= unknowns or not slope:
+    values = np.nan_to_num(values, nan=np.inf)
+    if n <= unknowns or not slope or not np.isfinite(values).any():
         return None, None
     scale = float(psi @ psi) / (n - unknowns) / slope
-    inside = 2 * (values - values.min()) / max(scale, 1e-300) <= _CHI2_95
-    low, high = int(np.argmax(inside)), len(grid) - 1 - int(np.argmax(inside[::-1]))
-    return (float(grid[low]) if low > 0 else None), (float(grid[high]) if high < len(grid) - 1 else None)
+    root = np.sqrt(2 * (values - values.min()) / max(scale, 1e-300)) - np.sqrt(_CHI2_95)
+    return _crossing(grid[::-1], root[::-1]), _crossing(grid, root)
+
+
+def _crossing(grid: Array, root: Array) -> float | None:
+    last = int(np.flatnonzero(root <= 0)[-1])
+    if last == len(grid) - 1:
+        return None
+    share = -root[last] / (root[last + 1] - root[last])
+    return float(grid[last] + share * (grid[last + 1] - grid[last]))
 
 
 def delta_sensitivity(found: SurfaceFit, loss: Array) -> list[dict[str, float]]:

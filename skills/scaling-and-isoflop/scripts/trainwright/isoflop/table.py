@@ -149,10 +149,17 @@ def read_file(builder: Builder, path: str) -> None:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             first = _first(path, file)
             file.seek(0)
-            rows = _json_lines(path, file) if first.lstrip().startswith("{") else _separated(builder, path, file, first)
+            rows = _json_lines(builder, path, file) if first.lstrip().startswith("{") else _separated(builder, path, file, first)
             _add_all(builder, path, rows)
     except OSError as problem:
         raise UserError(f"cannot read {path}: {problem.strerror or problem}") from None
+
+
+def need_plain(path: str) -> None:
+    if os.path.isdir(path):
+        raise UserError(f"{path}: is a folder; `isoflop collect {path}` makes a table of the runs in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is no plain file; write the table into one")
 
 
 def _first(path: str, lines: Iterable[str]) -> str:
@@ -166,7 +173,7 @@ def _first(path: str, lines: Iterable[str]) -> str:
 
 def _separated(builder: Builder, path: str, file: Iterable[str], first: str) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(LONGEST_LINE)
-    reader = csv.reader(file, delimiter="\t" if first.count("\t") > first.count(",") else ",")
+    reader = csv.reader(file, delimiter=max(",\t;", key=first.count))
     header: list[str] = []
     try:
         for cells in reader:
@@ -191,7 +198,7 @@ def _check_header(builder: Builder, header: Sequence[str], path: str) -> None:
             raise UserError(f"{path}: the column {column!r} of --where stands {header.count(column)} times")
 
 
-def _json_lines(path: str, file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_lines(builder: Builder, path: str, file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -200,7 +207,8 @@ def _json_lines(path: str, file: Iterable[str]) -> Iterator[tuple[int, dict[str,
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{number}: is no JSON object; a table of JSON lines has one a line")
+            builder.table.unread.append({"row": f"{path}:{number}", "reason": "is no JSON object"})
+            continue
         yield number, {str(key): value for key, value in row.items() if not isinstance(value, (dict, list))}
 
 
@@ -221,14 +229,18 @@ def _add_all(builder: Builder, path: str, rows: Iterable[tuple[int, dict[str, An
 def read_tables(paths: Sequence[str], mapping: Mapping) -> Table:
     builder = Builder(mapping)
     for path in paths:
-        if os.path.isdir(path):
-            raise UserError(f"{path}: is a folder; `isoflop collect {path}` makes a table of the runs in it")
+        need_plain(path)
         read_file(builder, path)
     table = builder.done()
     if not len(table):
-        chosen = f"; --where left out all {table.not_selected}" if table.not_selected else ""
+        chosen = f"; --where left out all {table.not_selected}" if table.not_selected else unread_said(table)
         raise UserError(f"{', '.join(map(str, paths))}: no rows under the header{chosen}")
     return table
+
+
+def unread_said(table: Table) -> str:
+    said = "; ".join(f"{row['row']}: {row['reason']}" for row in table.unread[:2])
+    return f" that can be read ({said})" if said else ""
 
 
 def stem(path: str) -> str:

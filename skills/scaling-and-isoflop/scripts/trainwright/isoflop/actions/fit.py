@@ -35,7 +35,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(*APPROACHES, "all"),
         help="1 envelope, 2 parabolas, 3 surface, vpnls (default all)",
     )
-    fit.add_argument("--delta", type=positive, default=1e-3, help="Huber's delta on ln L for approach 3 (default 1e-3; inf: least squares)")
+    fit.add_argument("--delta", type=_delta, default=1e-3, help="Huber's delta on ln L for approach 3 (default 1e-3; inf: least squares)")
     fit.add_argument("--bootstrap", type=count, default=1000, metavar="N", help="replicates (default 1000; 0: no intervals)")
     fit.add_argument("--bootstrap-kind", choices=KINDS, default="", help="default: 2 residual, 3 dirichlet, vpnls case, 1 cluster")
     fit.add_argument("--seed", type=count, default=0, help="of the bootstrap (default 0)")
@@ -58,6 +58,10 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         help="fit R_D* and R_N* of repeated data over this surface (field unique_tokens)",
     )
     fit.add_argument("--compare", type=five, metavar="E,A,B,ALPHA,BETA", help="the objective of these parameters beside approach 3")
+
+
+def _delta(text: str) -> float:
+    return float("inf") if text.strip() == "inf" else positive(text)
 
 
 def run(options: argparse.Namespace) -> Report:

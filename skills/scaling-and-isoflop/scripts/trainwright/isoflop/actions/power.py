@@ -42,17 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     need_numpy()
+    import numpy as np
+
     from trainwright.isoflop.power import NARROW, REFERENCE, Z90, power, remedy
     from trainwright.isoflop.surface import Surface
 
     surface = Surface(*options.surface) if options.surface else REFERENCE
-    plan = _plan(options, surface)
+    with np.errstate(all="ignore"):
+        plan = _plan(options, surface)
     if not options.draws:
         raise UserError("--draws 0: the minima are told by simulated studies; give 100 or more")
-    found = power(plan, options.draws, options.seed)
     target = options.target_sd or NARROW / Z90
-    short = found.verdict != "identified" or found.sd_exponent > target
-    extra = remedy(plan, min(target, 0.9 * NARROW / Z90) if not options.target_sd else target) if short else None
+    with np.errstate(all="ignore"):
+        found = power(plan, options.draws, options.seed)
+        short = found.verdict != "identified" or found.sd_exponent > target
+        extra = remedy(plan, min(target, 0.9 * NARROW / Z90) if not options.target_sd else target) if short else None
     report = Report("isoflop", data=_data(options, surface, plan, found, extra, target))
     report.text = _text(found, extra, target)
     report.findings = _findings(found, options.target_sd)
