@@ -13,8 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainwright import job
 from trainwright.errors import UserError
-from trainwright.isoflop import calibration, ladder, planning
+from trainwright.isoflop import calibration, ladder, planning, shapes
 from trainwright.isoflop.actions.demo import GRID, demo_plan
 
 Ask = Callable[..., tuple[int, dict[str, Any]]]
@@ -123,10 +124,26 @@ def test_hopeless_grids_are_told(ask: Ask, cal: str) -> None:
     [
         (lambda plan: plan.update(schema="x"), "is no plan"),
         (lambda plan: plan["runs"][0].update(member="nobody"), "names no member"),
-        (lambda plan: plan["runs"][0].update(id="../../x"), "has no id of letters"),
-        (lambda plan: plan["runs"][0].update(steps=1.5), "steps is no whole number"),
-        (lambda plan: plan["runs"][0].update(lr=float("nan")), "lr is no number"),
+        (lambda plan: plan["runs"][0].update(id="../../x"), "id is not a name of letters"),
+        (lambda plan: plan["runs"][0].update(steps=1.5), "steps is not a whole number"),
+        (lambda plan: plan["runs"][0].update(lr=float("nan")), "lr is not a number above zero"),
         (lambda plan: plan["runs"].append(dict(plan["runs"][0])), "a second time"),
+        (lambda plan: plan["runs"][0].pop("params"), "lacks params"),
+        (lambda plan: plan["runs"][0].update(params=0), "params is not a number above zero"),
+        (lambda plan: plan["runs"][0].update(off_budget="x"), "off_budget is not a number"),
+        (lambda plan: plan["runs"][0].update(seconds_here="x"), "seconds_here is not a number"),
+        (lambda plan: plan["runs"][0].update(schedule="zigzag"), "schedule is not one of"),
+        (lambda plan: plan["runs"][0].update(checkpoints=[0]), "checkpoints is not a list of steps"),
+        (lambda plan: plan["members"][0].update(name="../x"), "name is not a name"),
+        (lambda plan: plan["members"][0].update(params=[1]), "params is not a mapping of numbers"),
+        (lambda plan: plan["members"][0].update(modality="smell"), "modality is not one of"),
+        (lambda plan: plan["members"].append(dict(plan["members"][0])), "a second time"),
+        (lambda plan: plan.update(hardware=5), "hardware: is no mapping"),
+        (lambda plan: plan.update(left_out=5), "left_out is no list"),
+        (lambda plan: plan.update(left_out=[5]), "left_out: is no mapping"),
+        (lambda plan: plan.update(job=[1]), "job is no mapping"),
+        (lambda plan: plan.update(rules=1), "rules is no mapping"),
+        (lambda plan: plan.update(runs={}), "holds no members or no runs"),
         (lambda plan: plan.update(trainer={"argv": "rm -r x"}), "argv is a list"),
         (lambda plan: plan.update(trainer={"argv": ["x", "{nothing}"]}), "is no placeholder"),
     ],
@@ -138,6 +155,45 @@ def test_what_is_no_plan(change: Callable[[dict[str, Any]], object], words: str)
     change(plan)
     with pytest.raises(UserError, match=words):
         planning.judge(plan, "plan")
+
+
+WRONG = (("flops_per_token", 0), ("flops_per_token", "x"), ("flops_per_token", 1e308), ("seq_len", 0), ("seq_len", "a"), ("params", None),
+         ("params", {"total": -1}), ("name", "a/b"), ("name", 3), ("width", 0), ("config", 3), ("measured", {"tokens_per_sec": "fast"}),
+         ("measured", 3), ("variant", "W9X"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_a_calibration_with_a_wrong_field_is_refused(ask: Ask, tmp_path: Path, key: str, value: Any) -> None:
+    file = tmp_path / "cal.json"
+    file.write_text(json.dumps({"schema": calibration.SCHEMA, "members": [member(64), {**member(96), key: value}]}))
+    code, said = ask("plan", "--calibration-dir", str(file), "--budgets", "1e13", "3e13", "1e14")
+    assert code == 2 and f"member 2: {key} is not " in said["findings"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"no": 1}, "'no' is no field"), ({"threads": "many"}, "threads is not"), ({"eval_windows": "x"}, "eval_windows is 'x'"),
+     ({"clip_norm": -1.0}, "clip_norm")],
+)  # fmt: skip
+def test_a_job_that_no_run_could_start_with_is_refused_before_any_does(
+    ask: Ask, tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    plan, file = demo_plan({1e9: (8,)}, str(tmp_path)), tmp_path / "plan.yaml"
+    plan["job"] = settings
+    file.write_text(planning.dump(plan))
+    for execute in ((), ("--execute",)):
+        code, said = ask("launch", "--plan", str(file), "--scaling-study-dir", str(tmp_path / "study"), *execute)
+        assert code == 2 and words in said["findings"][0]["message"] and not (tmp_path / "study").exists()
+
+
+def test_folders_that_cannot_be_made(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = ask("calibrate", "--model", "tiny", "--no-measure", "--calibration-dir", str(tmp_path / "file" / "x"))
+    assert code == 2 and "cannot make" in said["findings"][0]["message"]
+
+
+def test_words_are_those_of_a_job() -> None:
+    assert (shapes.SCHEDULES, shapes.VARIANTS) == (job.SCHEDULES, job.VARIANTS) and set(shapes.MODALITIES) < set(job.MODALITIES)
 
 
 def test_a_projector_ladder_is_planned_on_what_the_calibration_knows(tmp_path: Path) -> None:

@@ -35,6 +35,17 @@ def write_backend(place: str, device: str = "cpu") -> str:
     return path
 
 
+def judge(job: dict[str, Any], run_id: str) -> None:
+    """Raises UserError where the reference trainer would refuse a run's job."""
+    unknown = [key for key in job if key not in Job.__dataclass_fields__]
+    if unknown:
+        raise UserError(f"the plan's job: {unknown[0]!r:.60} is no field of a job")
+    try:
+        Job(**job)
+    except UserError as problem:
+        raise UserError(f"run {run_id}: {problem}") from None
+
+
 def run(request: dict[str, Any]) -> int:
     """One run of a study; its exit code. Raises UserError."""
     job, run_dir = Job(**request["job"]), request["run_dir"]

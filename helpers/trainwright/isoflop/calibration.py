@@ -14,6 +14,7 @@ from typing import Any
 from trainwright import probe
 from trainwright.errors import UserError
 from trainwright.flops import DEFAULT, flops_per_token, record
+from trainwright.isoflop import shapes
 from trainwright.isoflop.ladder import Member
 from trainwright.isoflop.projected_flops import POSITIONS, flops_per_sample
 from trainwright.model import ModelSpec
@@ -121,8 +122,7 @@ def read_calibration(path: str) -> list[dict[str, Any]]:
     rows = value.get("members")
     if value.get("schema") != SCHEMA or not isinstance(rows, list) or not rows:
         raise UserError(f"{place}: is no calibration; `isoflop calibrate --output-json FILE` writes one")
-    needed = ("name", "config", "params", "flops_per_token", "seq_len", "width")
-    for row in rows:
-        if not isinstance(row, dict) or any(key not in row for key in needed):
-            raise UserError(f"{place}: a member lacks one of {', '.join(needed)}")
+    for number, row in enumerate(rows, 1):
+        if problem := shapes.wrong(row, shapes.MEMBER, shapes.MEMBER_MAY):
+            raise UserError(f"{place}: member {number}: {problem}")
     return rows

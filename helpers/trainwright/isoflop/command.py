@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from importlib.util import find_spec
 
-from trainwright import probe
 from trainwright.report import Report
 
 # In the order of a study. A module answers `SUMMARY`, `EXAMPLES`, `add_arguments(parser)` and `run(options)`.
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     parsers = []
     for name, module in ACTIONS.items():
-        if not probe.importable(module):  # a skill's copy holds no demo: it has no trainer
+        if find_spec(module) is None:  # a skill's copy holds no demo: it has no trainer
             continue
         face = importlib.import_module(module)
         action = actions.add_parser(

@@ -12,7 +12,7 @@ from typing import Any
 from trainwright.document import load_mapping
 from trainwright.errors import UserError
 from trainwright.model import ModelSpec, load_model
-from trainwright.output import write_text
+from trainwright.output import make_folder, write_text
 from trainwright.parts import LADDER, projector
 from trainwright.presets import preset_path, with_preset
 
@@ -49,7 +49,7 @@ class Member:
         path = self.place(folder)
         text = json.dumps(self.config, indent=1, sort_keys=True) + "\n"
         if not os.path.exists(path) or Path(path).read_text(encoding="utf-8") != text:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_folder(os.path.dirname(path))
             write_text(path, text)
         return path
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainwright.errors import MissingPackageError, UserError
 from trainwright.isoflop.charts import Chart, drawn
-from trainwright.output import write_text
+from trainwright.output import make_folder, write_text
 from trainwright.page import COLOURS
 
 FORMATS = ("svg", "png", "pdf")
@@ -19,10 +19,7 @@ FORMATS = ("svg", "png", "pdf")
 def write_pictures(charts: Sequence[Chart], folder: str, formats: Sequence[str]) -> list[str]:
     """One file a chart and format, named by the chart's title; raises MissingPackageError where matplotlib is needed and missing."""
     pyplot = _pyplot() if set(formats) - {"svg"} else None
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"cannot make the folder {folder}: {problem.strerror or problem}") from None
+    make_folder(folder)
     written = []
     for chart in charts:
         name = re.sub(r"[^a-z0-9]+", "-", chart.title.lower()).strip("-")[:60]

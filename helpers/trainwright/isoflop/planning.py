@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.errors import UserError
+from trainwright.isoflop import shapes
 from trainwright.isoflop.trainer import of_mapping
 
 SCHEMA = "trainwright/isoflop-plan/1"
@@ -212,43 +213,47 @@ def dump(plan: Mapping[str, Any]) -> str:
 
 
 def judge(plan: Mapping[str, Any], where: str) -> None:
-    """Raises UserError where a plan is none, or a run of it lacks what a run needs."""
+    """Raises UserError where a plan is none, or a field of it is not what it has to be."""
     if plan.get("schema") != SCHEMA:
         raise UserError(f'{where}: is no plan; "schema" has to be {SCHEMA}: `isoflop plan` writes one')
     members, runs = plan.get("members"), plan.get("runs")
     if not isinstance(members, list) or not isinstance(runs, list) or not runs:
         raise UserError(f"{where}: holds no members or no runs")
-    names = {member.get("name") for member in members if isinstance(member, dict) and isinstance(member.get("config"), dict)}
-    seen: set[str] = set()
-    for number, run in enumerate(runs, 1):
-        problem = _wrong(run, names) if isinstance(run, dict) else "is no mapping"
-        if not problem and run["id"] in seen:
-            problem = f"has the id {run['id']} a second time"
+    parts = [("member", row, shapes.wrong(row, shapes.MEMBER, shapes.MEMBER_MAY)) for row in members]
+    parts += [("run", row, shapes.wrong(row, shapes.RUN, shapes.RUN_MAY)) for row in runs]
+    parts += [("left_out", row, shapes.wrong(row, shapes.LEFT_OUT)) for row in _listed(plan, "left_out", where)]
+    if plan.get("hardware") is not None:
+        parts.append(("hardware", {}, shapes.wrong(plan["hardware"], shapes.HARDWARE)))
+    for kind, row, problem in parts:
         if problem:
-            raise UserError(f"{where}: run {number} {problem}")
-        seen.add(run["id"])
+            called = next((str(row[key]) for key in ("id", "name") if key in row), "") if isinstance(row, dict) else ""
+            raise UserError(f"{where}: {kind}{f' {called:.60}' if called else ''}: {problem}")
+    _belong(members, runs, where)
+    for key in ("job", "rules"):
+        if plan.get(key) is not None and not isinstance(plan[key], dict):
+            raise UserError(f"{where}: {key} is no mapping")
     if plan.get("trainer") is not None:
         of_mapping(plan["trainer"] if isinstance(plan["trainer"], dict) else {}, where)
 
 
-_COUNTS = ("steps", "batch", "seq_len", "tokens", "seed")
-_NUMBERS = ("budget", "params", "lr", "flops_per_token", "flops", "warmup_steps")
+def _listed(plan: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    rows = plan.get(key) or []
+    if not isinstance(rows, list):
+        raise UserError(f"{where}: {key} is no list")
+    return rows
 
 
-def _wrong(run: Mapping[str, Any], names: set[Any]) -> str:
-    name = run.get("id")
-    if not isinstance(name, str) or not name or any(not (letter.isalnum() or letter in "-+.") for letter in name) or name.startswith("."):
-        return f"has no id of letters, digits, - + and . ({name!r:.60})"
-    if run.get("member") not in names:
-        return f"({name}) names no member of the plan"
-    if bad := [key for key in _COUNTS if type(run.get(key)) is not int or run[key] < 0]:
-        return f"({name}): {bad[0]} is no whole number"
-    if bad := [key for key in _NUMBERS if type(run.get(key)) not in (int, float) or not math.isfinite(run[key])]:
-        return f"({name}): {bad[0]} is no number"
-    passed = run.get("checkpoints") or []
-    if not isinstance(passed, list) or any(type(step) is not int or step < 1 for step in passed):
-        return f"({name}): checkpoints is no list of steps"
-    return ""
+def _belong(members: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Raises UserError for a name that stands twice, and a run of no member."""
+    for kind, key, rows in (("member", "name", members), ("run", "id", runs)):
+        seen: set[str] = set()
+        for row in rows:
+            if row[key] in seen:
+                raise UserError(f"{where}: {kind} {row[key]} stands there a second time")
+            seen.add(row[key])
+    names = {member["name"] for member in members}
+    if lost := next((run for run in runs if run["member"] not in names), None):
+        raise UserError(f"{where}: run {lost['id']} names no member of the plan")
 
 
 def fingerprint(plan: Mapping[str, Any], run: Mapping[str, Any]) -> str:

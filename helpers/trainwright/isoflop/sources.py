@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwright.diagnose.run_folder import mapping as json_mapping
 from trainwright.errors import UserError
 from trainwright.isoflop.columns import NUMBERS, WORDS, Mapping, resolve
 from trainwright.isoflop.curves import Curve
 from trainwright.isoflop.events import read_events
 from trainwright.isoflop.table import need_plain
-from trainwright.isoflop.trainer import last_loss, losses_of, results_of
+from trainwright.isoflop.trainer import last_loss, losses_of, object_of, results_of
 
 SIDE_FILE = "isoflop.json"  # beside a run's records: fields of its row that no record holds, such as flops_per_token and budget
 _SIDE_BYTES = 1 << 20
@@ -74,7 +73,7 @@ def side_facts(folder: str) -> dict[str, Any]:
     try:
         if not path.is_file() or path.stat().st_size > _SIDE_BYTES:
             return {}
-        value = json_mapping(path.read_text(encoding="utf-8", errors="replace"))
+        value = object_of(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return {}
     known = {*NUMBERS, *WORDS}
@@ -150,7 +149,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
         with open(file, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if len(line) < 1 << 20 and (row := json_mapping(line)) is not None:
+                if len(line) < 1 << 20 and (row := object_of(line)) is not None:
                     yield row
     except OSError:
         return

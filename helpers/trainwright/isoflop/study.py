@@ -23,7 +23,7 @@ from trainwright.errors import UserError
 from trainwright.isoflop import planning, trainer
 from trainwright.isoflop.columns import SCHEMA
 from trainwright.isoflop.ladder import Member
-from trainwright.output import write_text
+from trainwright.output import make_folder, write_text
 from trainwright.report import finite
 
 ROW = "isoflop.json"  # as sources.SIDE_FILE: `collect` reads it too
@@ -84,11 +84,11 @@ def held(study: Study) -> Iterator[None]:
     """Write the plan into the folder and keep other launches out of it; raises UserError where one is at work."""
     import fcntl
 
+    make_folder(os.path.join(study.folder, "runs"))
     try:
-        os.makedirs(os.path.join(study.folder, "runs"), exist_ok=True)
         lock = open(os.path.join(study.folder, "lock"), "a")  # held as long as the block
     except OSError as problem:
-        raise UserError(f"cannot make {study.folder}: {problem.strerror or problem}; name a writable place") from None
+        raise UserError(f"cannot write in {study.folder}: {problem.strerror or problem}; name a writable place") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,14 +103,21 @@ def held(study: Study) -> Iterator[None]:
 
 def request(study: Study, run: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     """What one_run is told: the reference trainer's job, or the user's command; raises UserError for what cannot be run."""
-    model = study.member(run).write(study.folder)
+    study.member(run).write(study.folder)
     if study.plan.get("trainer"):
-        return _users(study, run, model, timeout_s)
+        return _users(study, run, timeout_s)
+    run_dir, _ = _place(study, run)
+    return {"kind": "reference", "job": job_of(study, run, timeout_s), "run_dir": run_dir, "stall_s": min(timeout_s, 600.0)}
+
+
+def job_of(study: Study, run: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """The fields of the reference trainer's job for a run's next attempt; nothing is written."""
     run_dir, resume = _place(study, run)
     member, said = study.member(run), dict(study.plan.get("job") or {})
     said.pop("threads", None)
     job = {
-        **said, "model": model, "backend_config": os.path.join(study.folder, "backend.yaml"), "world_size": 1, "run_dir": run_dir,
+        **said, "model": member.place(study.folder), "backend_config": os.path.join(study.folder, "backend.yaml"), "world_size": 1,
+        "run_dir": run_dir,
         "steps": run["steps"], "micro_batch": run["batch"], "seq_len": run["seq_len"], "learning_rate": run["lr"],
         "schedule": run.get("schedule", "cosine"), "warmup_steps": run["warmup_steps"], "seed": run["seed"], "timeout_s": timeout_s,
         **_evaluations(run, said.get("eval_windows") or 0), "modality": member.modality, "regime": member.regime,
@@ -118,7 +125,7 @@ def request(study: Study, run: Mapping[str, Any], timeout_s: float) -> dict[str,
     }  # fmt: skip
     if member.modality != "text":
         job |= {"order": "walk", "single_pass": False, "tokens": "bytes"}
-    return {"kind": "reference", "job": job, "run_dir": run_dir, "stall_s": min(timeout_s, 600.0)}
+    return job
 
 
 def _evaluations(run: Mapping[str, Any], windows: int) -> dict[str, Any]:
@@ -145,7 +152,7 @@ def values(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
     return {**named, **kinds, **{key: run[key] for key in same}}
 
 
-def _users(study: Study, run: Mapping[str, Any], model: str, timeout_s: float) -> dict[str, Any]:
+def _users(study: Study, run: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     own, told = trainer.of_mapping(study.plan["trainer"], "the plan"), values(study, run)
     argv = [trainer.filled(word, told) for word in own.argv]
     return {"kind": "trainer", "argv": argv, "run_dir": told["run_dir"], "results": trainer.results_path(own, told), "timeout_s": timeout_s}

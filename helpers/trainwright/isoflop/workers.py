@@ -15,7 +15,7 @@ from typing import Any
 
 from trainwright import probe
 from trainwright.isoflop.study import Study, close, request
-from trainwright.output import write_text
+from trainwright.output import make_folder, write_text
 from trainwright.progress import Step
 
 _LOOK_S = 0.2
@@ -75,7 +75,7 @@ def left(study: Study, retry: bool) -> list[dict[str, Any]]:
 
 def _start(study: Study, run: dict[str, Any], timeout_s: float) -> _Active:
     asked = Path(study.folder, "asked", f"{run['id']}.json")
-    asked.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(asked.parent)
     write_text(asked, json.dumps(request(study, run, timeout_s)) + "\n")
     log = asked.with_suffix(".log")
     threads = str((study.plan.get("job") or {}).get("threads") or 1)

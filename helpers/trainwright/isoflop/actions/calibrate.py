@@ -16,7 +16,7 @@ from trainwright.flops import DEFAULT, RULES
 from trainwright.isoflop import calibration, ladder, trainer
 from trainwright.isoflop.actions.rows_options import count
 from trainwright.isoflop.reference import need_reference
-from trainwright.output import write_text
+from trainwright.output import make_folder, write_text
 from trainwright.parts import LADDER
 from trainwright.progress import progress
 from trainwright.report import Finding, Report, Severity, finite
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> Report:
     report = Report("isoflop")
     with tempfile.TemporaryDirectory(prefix="trainwright-") as scratch:
         folder = os.path.abspath(options.calibration_dir or scratch)
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
         rows = _rows(options, own, folder, report)
     data = {"schema": calibration.SCHEMA, "action": "calibrate", "machine": _machine(), "members": rows}
     for target in (options.output_json, os.path.join(folder, "calibration.json") if options.calibration_dir else None):
@@ -135,7 +135,7 @@ def _by_trainer(own: trainer.Trainer, row: dict[str, Any], path: str, folder: st
     request = {"kind": "trainer", "argv": [trainer.filled(word, values) for word in own.argv], "run_dir": run_dir,
                "results": results, "timeout_s": how.timeout_s}  # fmt: skip
     asked = os.path.join(folder, "calibration", f"{row['name']}.json")
-    os.makedirs(os.path.dirname(asked), exist_ok=True)
+    make_folder(os.path.dirname(asked))
     write_text(asked, json.dumps(request) + "\n")
     argv = [sys.executable, "-m", "trainwright.isoflop.one_run", asked]
     with probe.environment(probe.python_variables()):

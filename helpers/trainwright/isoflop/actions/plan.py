@@ -10,6 +10,7 @@ from trainwright import probe
 from trainwright.errors import UserError
 from trainwright.isoflop import calibration, planning, trainer
 from trainwright.isoflop.actions.rows_options import count, number, positive, share
+from trainwright.isoflop.shapes import SCHEDULES
 from trainwright.output import write_text
 from trainwright.report import Finding, Report, Severity
 from trainwright.units import format_count, format_seconds
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-rule", choices=("sqrt", "steplaw"), default="sqrt", help="where no --batch is given (default sqrt)")
     parser.add_argument("--batch-range", nargs=2, type=count, default=[2, 32], metavar=("LEAST", "MOST"), help="default 2 32")
     parser.add_argument("--warmup", type=number, default=0.1, metavar="SHARE", help="of each run's steps (default 0.1)")
-    parser.add_argument(
-        "--schedule", choices=("cosine", "linear", "constant"), default="cosine", help="to each run's own end (default cosine)"
-    )
+    parser.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="to each run's own end (default cosine)")
     parser.add_argument("--tokens-per-param", nargs=2, type=number, metavar=("LEAST", "MOST"), help="leave out runs outside this range")
     parser.add_argument("--eval-windows", type=count, default=1024, metavar="N", help="of the text kept from training (default 1024)")
     parser.add_argument(

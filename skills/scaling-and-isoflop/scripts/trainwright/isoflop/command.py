@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from importlib.util import find_spec
 
-from trainwright import probe
 from trainwright.report import Report
 
 ACTIONS = {
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     parsers = []
     for name, module in ACTIONS.items():
-        if not probe.importable(module):
+        if find_spec(module) is None:
             continue
         face = importlib.import_module(module)
         action = actions.add_parser(

@@ -66,15 +66,15 @@ def results_of(path: str) -> list[dict[str, Any]]:
             lines = [line for line in file if len(line) < _LINE_BYTES]
     except OSError:
         return []
-    found = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            found.append(row)
-    return found
+    return [row for line in lines if (row := object_of(line)) is not None]
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def losses_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import argparse
 from typing import Any
 
 from trainwright import probe
-from trainwright.errors import Exit, MissingPackageError
+from trainwright.errors import Exit, MissingPackageError, UserError
 from trainwright.isoflop import study as studies
 from trainwright.isoflop import workers
 from trainwright.isoflop.actions import plan as plans
@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     study = studies.open_study(options.scaling_study_dir, options.plan)
+    timeout_s = parse_seconds(options.timeout)
+    judge(study, timeout_s)
     report = Report("isoflop")
     todo = workers.left(study, options.retry_failed)
     if not options.execute:
@@ -47,9 +49,20 @@ def run(options: argparse.Namespace) -> Report:
         if not probe.importable("torch"):
             raise MissingPackageError("torch", "isoflop launch")
     with studies.held(study), progress("isoflop", options.quiet) as step:
-        done = workers.work(study, options.workers or parallel(study.plan), parse_seconds(options.timeout), step, options.retry_failed)
+        done = workers.work(study, options.workers or parallel(study.plan), timeout_s, step, options.retry_failed)
     conclude(report, options, study, done)
     return report
+
+
+def judge(study: studies.Study, timeout_s: float) -> None:
+    threads = (study.plan.get("job") or {}).get("threads", 1)
+    if type(threads) is not int or not 1 <= threads <= 4096:
+        raise UserError("the plan's job: threads is not a whole number from 1")
+    if not study.plan.get("trainer") and probe.importable("trainwright.isoflop.by_reference"):
+        from trainwright.isoflop import by_reference
+
+        for run in study.runs:
+            by_reference.judge(studies.job_of(study, run, timeout_s), run["id"])
 
 
 def parallel(plan: dict[str, Any]) -> int:
