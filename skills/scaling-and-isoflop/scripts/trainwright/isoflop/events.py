@@ -4,6 +4,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import xor
 from typing import BinaryIO
 
 from trainwright.errors import UserError
@@ -18,7 +19,7 @@ def _table() -> list[int]:
     rows = []
     for value in range(256):
         for _ in range(8):
-            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+            value = xor(value >> 1, _POLYNOMIAL) if value & 1 else value >> 1
         rows.append(value)
     return rows
 
@@ -29,8 +30,8 @@ _CRC = _table()
 def crc32c(data: bytes) -> int:
     value = 0xFFFFFFFF
     for byte in data:
-        value = _CRC[(value ^ byte) & 0xFF] ^ (value >> 8)
-    return value ^ 0xFFFFFFFF
+        value = xor(_CRC[xor(value, byte) & 0xFF], value >> 8)
+    return xor(value, 0xFFFFFFFF)
 
 
 def masked(data: bytes) -> int:
