@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV = .venv/bin/python
 ARGS ?=
 
-.PHONY: demo test test-long gates lint sync bench-check env env-gates
+.PHONY: demo test test-long gates lint sync bench-check bench-isoflop env env-gates
 
 demo: env
 	$(VENV) scripts/demo.py $(ARGS)
@@ -24,6 +24,9 @@ lint: env
 
 bench-check: env
 	PYTHONPATH=helpers OMP_NUM_THREADS=1 $(VENV) tools/bench_check.py $(ARGS)
+
+bench-isoflop: env
+	PYTHONPATH=helpers OMP_NUM_THREADS=1 $(VENV) tools/bench_isoflop.py $(ARGS)
 
 sync: env
 	$(VENV) scripts/skills.py sync

@@ -20,6 +20,7 @@ CALLS = {
     "advise": ["--model", "MODEL", "--devices", "4", "--memory", "1GiB"],
     "plan": ["--help"],
     "launch": ["--help"],
+    "isoflop": ["--help"],
     "diagnose": ["."],
     "doctor": ["--from", "MODEL"],
     "demo": ["--help"],

@@ -28,7 +28,7 @@ class Command:
     extras: tuple[str, ...] = ()
 
 
-_STRATEGY, _BACKENDS, _CODE, _MEND, _PLAN, _RUN, _DEBUG = (
+_STRATEGY, _BACKENDS, _CODE, _MEND, _PLAN, _RUN, _DEBUG, _SCALING = (
     "distributed-strategy",
     "distributed-training-backends",
     "training-code-checks",
@@ -36,6 +36,7 @@ _STRATEGY, _BACKENDS, _CODE, _MEND, _PLAN, _RUN, _DEBUG = (
     "choose-parallel-training-plan",
     "run-distributed-training",
     "debug-distributed-training",
+    "scaling-and-isoflop",
 )
 _CHECKING = (_BACKENDS, _CODE, _MEND)
 _JUDGING = (_STRATEGY, _BACKENDS, _CODE, _PLAN, _DEBUG)  # the skills that carry rules
@@ -51,6 +52,7 @@ COMMANDS = {
         Command("launch", "trainwright.launch.command", "run a job from its checked config, one folder per run", (_RUN,), ("run",)),
         Command("diagnose", "trainwright.diagnose.command", "what a run did: throughput, failing rank, out of memory", (_DEBUG,)),
         Command("doctor", "trainwright.doctor.command", "what is this machine and stack, what is wrong, what next", (_DEBUG,)),
+        Command("isoflop", "trainwright.isoflop.command", "scaling studies: power, plan, launch, collect, fit, plot", (_SCALING,)),
         Command("demo", "trainwright.demo", "the main job, end to end, on this machine", extras=("run",)),
         Command("skills", "trainwright.skills.command", "sync, validate and manifest of this skill bundle"),
     )
@@ -186,7 +188,13 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         formatter_class=_Help,
         allow_abbrev=False,
     )
-    face.add_arguments(parser)
+    own = face.add_arguments(parser)
+    for each in own if isinstance(own, list) else [parser]:  # a face with actions of its own answers their parsers
+        _add_common(each, face)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, face: Any) -> None:
     common = parser.add_argument_group("report")
     formats = vars(face).get("FORMATS", ("text", "json"))
     about = "text for people, json for programs" if "sarif" not in formats else "for people, programs, code scanning"
@@ -197,7 +205,6 @@ def _parser(command: Command, face: Any) -> argparse.ArgumentParser:
         "--fail-on", type=_fail_on, metavar="LEVEL", default=Severity.ERROR, help="exit 1 from error (default), warning, info or never"
     )
     common.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr, findings only in text")
-    return parser
 
 
 def _limit(text: str) -> int:

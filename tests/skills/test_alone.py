@@ -18,6 +18,7 @@ from trainwright.rules import load_all
 STRATEGY, RUN, DEBUG = "distributed-strategy", "run-distributed-training", "debug-distributed-training"
 BACKENDS, CODE, MEND = "distributed-training-backends", "training-code-checks", "mend-training-configs"
 PLAN = "choose-parallel-training-plan"
+SCALING = "scaling-and-isoflop"
 SKILLS = sorted({skill for command in COMMANDS.values() for skill in command.skills})
 MODEL, RIGHT, TYPO = (f"evals/files/{name}" for name in ("llama-7b.json", "fsdp-right.yaml", "typo.json"))
 JOB = ["--model", MODEL, "--devices", "8", "--seq-len", "2048"]
@@ -36,6 +37,7 @@ JSON_CALLS = {
     (RUN, "launch"): (["--model", MODEL, "--backend-config", TYPO, "--run-dir", "out", "--nproc", "2"], 2),
     (DEBUG, "diagnose"): (["evals/files/run-oom/rank0.jsonl"], 1),
     (DEBUG, "doctor"): ([], 0),
+    (SCALING, "isoflop"): (["calibrate", "--model", "tiny", "--widths", "64", "128", "--no-measure"], 0),
     (DEBUG, "explain"): (["RUN001"], 0),
     (DEBUG, "rules"): ([], 0),
     (PLAN, "plan"): (["emit", "--plan", "tp=8,dp_shard=2,zero_stage=1", "--model", "7b", "--global-batch", "64", "--emit", "megatron"], 0),

@@ -81,6 +81,7 @@ OPTIONS = (
     Option("regime", "which parts of a projector model train", str, "NAME", REGIMES, rare=True),
     Option("variant", "of the projector", str, "NAME", tuple(filter(None, VARIANTS)), "--projector-variant", rare=True),
     Option("eval_every", "evaluate every N steps and at the end", rare=True),
+    Option("eval_at", "evaluate after these steps too, as 100,300", str, "STEPS", rare=True),
     Option("eval_windows", "windows of the text that is kept for evaluation", rare=True),
     Option("memory_cap_bytes", "enforced limit on what each rank may allocate, as 300MiB", parse_bytes, "SIZE", (), "--memory-cap"),
     Option("track_memory_steps", "count memory in the first N steps, slowly", rare=True),

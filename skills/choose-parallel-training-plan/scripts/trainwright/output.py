@@ -44,3 +44,10 @@ def _write_through(path: Path, text: str) -> None:
             file.write(text)
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror or problem}; name a writable place") from None
+
+
+def make_folder(path: str | Path) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"cannot make {path}: {problem.strerror or problem}; name a writable place") from None

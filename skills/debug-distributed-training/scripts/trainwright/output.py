@@ -52,3 +52,11 @@ def _write_through(path: Path, text: str) -> None:
             file.write(text)
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror or problem}; name a writable place") from None
+
+
+def make_folder(path: str | Path) -> None:
+    """A folder and those around it, where they are not there yet; raises UserError where none can be made."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"cannot make {path}: {problem.strerror or problem}; name a writable place") from None

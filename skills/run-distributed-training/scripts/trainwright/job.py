@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -79,6 +80,7 @@ class Job:
     regime: str = "e2e"
     variant: str = ""
     eval_every: int = 0
+    eval_at: str = ""
     eval_windows: int = 0
 
     def __post_init__(self) -> None:
@@ -87,6 +89,10 @@ class Job:
         wrong += [] if wrong else [*_together(self)]
         if wrong:
             raise UserError(f"this job cannot run: {'; '.join(wrong)}")
+
+    @property
+    def eval_steps(self) -> frozenset[int]:
+        return frozenset(int(word) for word in self.eval_at.split(",") if word)
 
     @property
     def step_samples(self) -> int:
@@ -192,6 +198,8 @@ def _ranges(job: Job) -> Iterator[str]:
 
 
 def _choices(job: Job) -> Iterator[str]:
+    if not re.fullmatch(r"(\d{1,15}(,\d{1,15})*)?", job.eval_at, re.ASCII):
+        yield f"eval_at {job.eval_at!r:.40} is no list of steps such as 100,300"
     for name, choices in _CHOICES.items():
         if getattr(job, name) not in choices:
             yield f"{name} {getattr(job, name)!r:.40} is not one of {', '.join(filter(None, choices))}"

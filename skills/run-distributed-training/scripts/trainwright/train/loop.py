@@ -99,7 +99,7 @@ def train(training: Training, records: Records, saver: Saver | None = None) -> N
     for number in range(training.done.step + 1, training.last_step + 1):
         row, culprits = run_step(training, number)
         row = {"step": number, "first": number == training.done.step + 1, **row, "rss_bytes": resident_bytes()}
-        if job.eval_every and (number % job.eval_every == 0 or number == training.last_step):
+        if _evaluates(job, number, training.last_step):
             row["eval_loss"] = evaluate(training)
         records.step(row)
         shown = " ".join(f"{name}: {row[name]:.5g}" for name in ("loss", "grad_norm", "step_time_s"))
@@ -252,6 +252,10 @@ def _stop_where_not_finite(training: Training, row: dict[str, Any], culprits: li
         raise NonFinite(f"the loss is {row['loss']} in step {step}, {where}; {before}")
     if training.strategy.precision != "fp16" and not math.isfinite(row["grad_norm"]):
         raise NonFinite(f"the gradient norm is {row['grad_norm']} in step {step} though the loss is {row['loss']:.5g}; {before}")
+
+
+def _evaluates(job: Job, number: int, last: int) -> bool:
+    return number in job.eval_steps or bool(job.eval_every and (number % job.eval_every == 0 or number == last))
 
 
 @torch.no_grad()

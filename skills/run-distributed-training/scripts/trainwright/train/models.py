@@ -61,11 +61,17 @@ def _set_scales(model: nn.Module, decoder: Decoder) -> None:
         std = INIT_STD
         if decoder.family == "gpt2" and name.endswith(("o_proj", "down_proj")):
             std = INIT_STD / (2 * layers) ** 0.5
-        if decoder.family == "plain" and name.endswith("lm_head"):
-            std = 0.0
+        if decoder.family == "plain":
+            std = plain_scale(name, module)
         if name.startswith(("encoder", "projector")):
             std = projected.initial_scale(module) or INIT_STD
         module.init_std = std
+
+
+def plain_scale(name: str, module: nn.Module) -> float:
+    if name.endswith("lm_head"):
+        return 0.0
+    return float((3 * module.in_features) ** -0.5) if isinstance(module, nn.Linear) else 1.0
 
 
 def materialize(model: nn.Module, device: torch.device, seed: int) -> None:

@@ -1,0 +1,2 @@
+# version.py without its comments
+VERSION = "0.1.0"
