@@ -332,6 +332,11 @@ def test_too_many_candidates_are_thinned_and_say_so() -> None:
     assert 0 < spaces.size(at.job, space) <= spaces.LARGEST_SPACE
 
 
+def test_a_pipeline_has_a_longest_length() -> None:
+    at = Setting(spec(1024, 64, 1), 1024, 1024, 80 * GIB)
+    assert max(mesh.pp for mesh in spaces.meshes(at.job, Space(), Tally())) == spaces.LONGEST_PIPELINE == Space().to_json()["max_pp"]
+
+
 def test_the_size_is_the_count() -> None:
     for seed in range(12):
         at, space = drawn(seed)

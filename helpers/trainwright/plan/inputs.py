@@ -21,7 +21,7 @@ from trainwright.hardware import DEVICE_RESERVE_BYTES
 from trainwright.model import ModelSpec, load_model
 from trainwright.plan.calibrate import SHIPPED, Fit
 from trainwright.plan.measured import factors, read_latencies
-from trainwright.plan.space import Job, Space
+from trainwright.plan.space import LONGEST_PIPELINE, Job, Space
 from trainwright.report import Report
 from trainwright.units import format_bytes, parse_bytes, parse_count, parse_rate
 
@@ -175,7 +175,7 @@ def _capacity(found: Machine, report: Report) -> float:
 
 
 def _space(options: argparse.Namespace) -> Space:
-    return Space(options.max_tp, options.max_pp, options.max_cp, options.max_ep, options.micro_batches)
+    return Space(options.max_tp, options.max_pp or LONGEST_PIPELINE, options.max_cp, options.max_ep, options.micro_batches)
 
 
 def read_fit(path: str) -> Fit:

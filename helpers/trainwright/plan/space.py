@@ -12,6 +12,7 @@ from trainwright.errors import UserError
 from trainwright.parallel import Loss, Offload, Plan, PlanError, Precision, Recompute, Schedule
 
 LARGEST_SPACE = 50_000  # plans that a search prices, in some fifteen seconds; a larger space is thinned, and it says so
+LONGEST_PIPELINE = 256  # stages that a search looks at where no bound is given: four times the longest of any published run
 LONG = 16_384  # tokens of a sequence from which context parallelism is looked at
 
 
@@ -20,7 +21,7 @@ class Space:
     """What a search may choose; None: all that divides. Sizes are upper bounds unless they are lists."""
 
     max_tp: int | None = None
-    max_pp: int | None = None
+    max_pp: int | None = LONGEST_PIPELINE
     max_cp: int | None = None
     max_ep: int | None = None
     micro_batches: tuple[int, ...] | None = None

@@ -11,6 +11,7 @@ from trainwright.errors import UserError
 from trainwright.parallel import Loss, Offload, Plan, PlanError, Precision, Recompute, Schedule
 
 LARGEST_SPACE = 50_000
+LONGEST_PIPELINE = 256
 LONG = 16_384
 
 
@@ -18,7 +19,7 @@ LONG = 16_384
 class Space:
 
     max_tp: int | None = None
-    max_pp: int | None = None
+    max_pp: int | None = LONGEST_PIPELINE
     max_cp: int | None = None
     max_ep: int | None = None
     micro_batches: tuple[int, ...] | None = None
