@@ -132,11 +132,11 @@ def test_the_likelihood_ratio_is_that_of_its_density() -> None:
     rng, delta = np.random.default_rng(1), 0.001
     best, held = rng.laplace(0, 0.003, 300), rng.laplace(0, 0.004, 300)
 
-    def objective(residual: Any) -> float:
+    def objective(residual: Array) -> float:
         size = np.abs(residual)
         return float(np.where(size < delta, size**2 / 2, delta * (size - delta / 2)).sum())
 
-    def unlikely(residual: Any, t: float) -> float:
+    def unlikely(residual: Array, t: float) -> float:
         grid = np.linspace(-0.2, 0.2, 400_001)
         size = np.abs(grid)
         density = np.exp(-np.where(size < delta, size**2 / 2, delta * (size - delta / 2)) / t)
