@@ -42,6 +42,7 @@ MISTAKES: dict[str, list[Any]] = {
     "seed": [-1, 2**70],
     "memory_cap_bytes": [0, -5, "300MiB", 1.5],
     "track_memory_steps": [-1],
+    "eval_at": [5, "a", "1,,2", "-1", "1.5", "1,"],
     "timeout_s": [0, float("nan")],
     "model": ["config.json", "", None, "/a\0b"],
     "backend_config": ["fsdp.yaml", 7],

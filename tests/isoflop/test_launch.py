@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 
 from trainwright.isoflop import planning
+from trainwright.isoflop import study as studies
 from trainwright.isoflop.actions import demo
 
 Ask = Callable[..., tuple[int, dict[str, Any]]]
@@ -133,6 +134,15 @@ def test_a_constant_rate_is_evaluated_where_it_passes_lower_budgets(ask: Ask, tm
     longest = [row for row in rows if row["run_id"].startswith("c4e8")]
     assert [round(float(row["flops"]) / 1e8) for row in longest] == [1, 2, 4]
     assert all(2 < float(row["loss"]) < 5 for row in rows)
+
+
+def test_two_launches_never_work_in_one_folder(ask: Ask, tmp_path: Path) -> None:
+    plan, folder = plan_file(tmp_path, [1, 2]), str(tmp_path / "study")
+    with studies.held(studies.open_study(folder, plan)):
+        code, said = ask("launch", "--plan", plan, "--scaling-study-dir", folder, "--execute")
+        assert code == 2 and "another `isoflop launch` is at work" in said["findings"][0]["message"]
+    assert starts(tmp_path / "study") == 0
+    assert ask("launch", "--plan", plan, "--scaling-study-dir", folder, "--execute")[0] == 0
 
 
 def test_an_edited_plan_takes_up_nothing(ask: Ask, tmp_path: Path) -> None:

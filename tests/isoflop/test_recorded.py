@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats  # type: ignore[import-untyped]
 
 from trainwright.isoflop import akima, approach3, repeated, vpnls
 from trainwright.isoflop.bootstrap import Around, replicates
@@ -62,6 +63,16 @@ def test_printed_parameters_give_the_printed_objective(recorded: Path, ask: Ask)
     residual = np.log(loss) - np.log(p["E"] + p["A"] / n ** p["alpha"] + p["B"] / (c / (6 * n)) ** p["beta"])
     size = np.abs(residual[keep])
     assert np.where(size < 1e-3, size**2 / 2, 1e-3 * (size - 5e-4)).sum() <= BEST
+
+
+def test_the_likelihood_ratio_to_the_unrounded_parameters_of_the_paper(recorded: Path, ask: Ask) -> None:
+    """Published as 84.0 (p 1.2e-16) against a fit that had not converged; chi-squared has five degrees of freedom."""
+    file = str(recorded / "epoch_chinchilla" / "svg_extracted_data.csv")
+    held = f"{np.exp(0.5267228)},{np.exp(6.0073404)},{np.exp(6.0179186)},0.33917084,0.2849083"
+    asked = ("--columns", *EPOCH, "--approach", "3", "--exclude-highest-loss", "5", "--bootstrap", "0", "--compare", held)
+    _, said = ask("fit", "--csv", file, *asked)
+    ratio = said["data"]["compare"]["likelihood_ratio"]
+    assert ratio["statistic"] == pytest.approx(84.0, rel=0.015) and ratio["p"] == pytest.approx(stats.chi2.sf(ratio["statistic"], 5))
 
 
 def test_all_245_rows_move_the_exponent(recorded: Path, read: Read) -> None:

@@ -12,7 +12,7 @@ from trainwright.isoflop import akima, approach2, approach3, vpnls
 from trainwright.isoflop.newton import Array
 from trainwright.isoflop.power import REFERENCE
 from trainwright.isoflop.profile import profile, profile_interval
-from trainwright.isoflop.statistics import f_tail, t_probability, t_quantile
+from trainwright.isoflop.statistics import f_tail, huber_ratio, t_probability, t_quantile
 from trainwright.isoflop.surface import Design, Surface, huber
 
 Arrays = Callable[..., tuple[Array, Array, Array, Array]]
@@ -126,6 +126,27 @@ def test_quantiles_against_scipy() -> None:
         assert t_probability(1.3, degrees) == pytest.approx(1 - 2 * stats.t.sf(1.3, degrees), rel=1e-10)
         assert f_tail(2.2, degrees, 7) == pytest.approx(stats.f.sf(2.2, degrees, 7), rel=1e-9)
     assert f_tail(0.0, 2, 3) == 1.0 and t_quantile(0.95, 0) == float("inf")
+
+
+def test_the_likelihood_ratio_is_that_of_its_density() -> None:
+    rng, delta = np.random.default_rng(1), 0.001
+    best, held = rng.laplace(0, 0.003, 300), rng.laplace(0, 0.004, 300)
+
+    def objective(residual: Array) -> float:
+        size = np.abs(residual)
+        return float(np.where(size < delta, size**2 / 2, delta * (size - delta / 2)).sum())
+
+    def unlikely(residual: Array, t: float) -> float:
+        grid = np.linspace(-0.2, 0.2, 400_001)
+        size = np.abs(grid)
+        density = np.exp(-np.where(size < delta, size**2 / 2, delta * (size - delta / 2)) / t)
+        return objective(residual) / t + len(residual) * float(np.log(density.sum() * (grid[1] - grid[0])))
+
+    least = [optimize.minimize_scalar(lambda x, r=r: unlikely(r, np.exp(x)), bounds=(-16, -10), method="bounded").fun for r in (held, best)]
+    found = huber_ratio(objective(held), objective(best), 300, delta)
+    assert found is not None and found[0] == pytest.approx(2 * (least[0] - least[1]), rel=1e-3)
+    assert found[1] == pytest.approx(stats.chi2.sf(found[0], 5), rel=1e-9)
+    assert huber_ratio(1.0, 1.0, 9, float("inf")) is None
 
 
 def test_akima_against_scipy() -> None:

@@ -38,7 +38,7 @@ def crc32c(data: bytes) -> int:
     value = 0xFFFFFFFF
     for byte in data:
         value = xor(_CRC[xor(value, byte) & 0xFF], value >> 8)
-    return xor(value, 0xFFFFFFFF)
+    return int(xor(value, 0xFFFFFFFF))
 
 
 def masked(data: bytes) -> int:

@@ -76,7 +76,9 @@ def _extras(data: dict[str, Any]) -> list[str]:
         more = f"; {len(near)} other minima within 1 %: " + ", ".join(f"({m['R_D']:.3g}, {m['R_N']:.3g})" for m in near) if near else ""
         text.append(f"repeated data: R_D* = {found['R_D']:.4g}, R_N* = {found['R_N']:.4g}, objective {found['objective']:.8g}{more}")
     if data["compare"]:
-        text.append(f"compared parameters: objective {data['compare']['objective']:.12g}")
+        ratio = data["compare"].get("likelihood_ratio")
+        said = f"; likelihood ratio to approach 3 {ratio['statistic']:.1f} (p {ratio['p']:.2g})" if ratio else ""
+        text.append(f"compared parameters: objective {data['compare']['objective']:.12g}{said}")
     return text + [_forecast_line(row) for row in data["forecasts"]]
 
 

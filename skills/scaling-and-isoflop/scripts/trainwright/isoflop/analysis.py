@@ -14,6 +14,7 @@ from trainwright.isoflop.estimates import Estimate, Settings, estimate_all
 from trainwright.isoflop.identify import Verdict, judge, noise_of_repeats, overall
 from trainwright.isoflop.power import NARROW, REFERENCE, Z90, Plan, Remedy, remedy
 from trainwright.isoflop.rows import Study
+from trainwright.isoflop.statistics import huber_ratio
 from trainwright.isoflop.surface import Surface
 
 _LEAST_REPLICATES = 20
@@ -94,7 +95,7 @@ def _analysed(study: Study, options: argparse.Namespace) -> Analysis:
     data |= _sensitivity(result, answers)
     data["forecasts"] = _forecasts(result, answers, options)
     data["recipe"] = _recipe(study, options) if options.recipe else None
-    data["compare"] = _compare(study, options, settings) if options.compare else None
+    data["compare"] = _compare(study, answers, options, settings) if options.compare else None
     data["repeated_data"] = _repeated(study, options, settings) if options.repeated_data else None
     data["remedy"] = None if verdict == "identified" else remedy_json(study, answers, witnesses)
     data["settings"] = _settings_json(settings)
@@ -230,10 +231,13 @@ def _recipe(study: Study, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _compare(study: Study, options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+def _compare(study: Study, answers: list[Estimate], options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     surface = Surface(*options.compare)
     value = approach3.objective(surface, study.params, study.tokens, study.loss, settings.delta)
-    return {"parameters": surface.to_json(), "objective": value, "exponents": {"a": surface.exponent}}
+    found: dict[str, Any] = {"parameters": surface.to_json(), "objective": value, "exponents": {"a": surface.exponent}}
+    three = next((a for a in answers if a.approach == "3" and a.objective is not None), None)
+    ratio = huber_ratio(value, three.objective or 0.0, len(study), settings.delta) if three is not None else None
+    return found | ({"likelihood_ratio": {"statistic": ratio[0], "degrees": 5, "p": ratio[1]}} if ratio else {})
 
 
 def _repeated(study: Study, options: argparse.Namespace, settings: Settings) -> dict[str, Any]:

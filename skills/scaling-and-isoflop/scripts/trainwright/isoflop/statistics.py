@@ -60,3 +60,26 @@ def interval(values: Array, level: float = 0.95) -> tuple[float, float]:
         return float("nan"), float("nan")
     low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def huber_ratio(held: float, best: float, rows: int, delta: float) -> tuple[float, float] | None:
+    if not math.isfinite(delta) or held <= 0 or best <= 0:
+        return None
+    statistic = 2 * (_least_unlikely(held, rows, delta) - _least_unlikely(best, rows, delta))
+    x = max(statistic, 0.0)
+    return statistic, math.erfc(math.sqrt(x / 2)) + math.sqrt(2 * x / math.pi) * math.exp(-x / 2) * (1 + x / 3)
+
+
+def _least_unlikely(objective: float, rows: int, delta: float) -> float:
+
+    def unlikely(log_t: float) -> float:
+        t = math.exp(log_t)
+        inner = math.sqrt(2 * math.pi * t) * math.erf(delta / math.sqrt(2 * t))
+        return objective / t + rows * math.log(inner + 2 * t / delta * math.exp(-delta * delta / (2 * t)))
+
+    middle = math.log(objective / rows)
+    low, high, golden = middle - 8.0, middle + 8.0, (math.sqrt(5) - 1) / 2
+    for _ in range(80):
+        one, other = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, other) if unlikely(one) < unlikely(other) else (one, high)
+    return unlikely((low + high) / 2)
