@@ -19,15 +19,15 @@ class Step(Protocol):
 def progress(title: str, quiet: bool = False) -> Iterator[Step]:
     """A `Step` that shows where the work stands; rich draws it, and without rich it is one rewritten line."""
     if quiet or not sys.stderr.isatty():
-        yield _silent
+        yield silent
     elif importlib.util.find_spec("rich"):
         yield from _rich(title)
     else:
         yield from _plain(title)
 
 
-def _silent(what: str, fraction: float | None = None) -> None:
-    pass
+def silent(what: str, fraction: float | None = None) -> None:
+    """A Step that shows nothing."""
 
 
 def _rich(title: str) -> Iterator[Step]:

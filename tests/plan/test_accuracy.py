@@ -117,3 +117,10 @@ def test_a_source_counts_alike_whatever_its_length(rows: list[Row]) -> None:
     assert isinstance(fit, Fit) and fit.time_rows == len(few) + len(many)
     short = score.time_errors(few, lambda row: fit)[0]
     assert short.median <= score.time_errors(few, lambda row: SHIPPED)[0].median + 0.02
+
+
+def test_a_long_fit_says_where_it_stands(rows: list[Row]) -> None:
+    few = [row for row in rows if row.source.startswith("Korthikanti")]
+    said: list[float | None] = []
+    score.left_out(few, "time", folds=4, step=lambda what, fraction=None: said.append(fraction))
+    assert said == [0.0, 0.25, 0.5, 0.75]

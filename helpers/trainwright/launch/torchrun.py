@@ -21,7 +21,7 @@ from trainwright.job import Job
 from trainwright.launch import folder, manifest
 from trainwright.launch.processes import TOKEN, Processes
 from trainwright.launch.watch import Clocks, Progress
-from trainwright.progress import Step
+from trainwright.progress import Step, silent
 
 WORKER = "trainwright.train.run"
 TORCHRUN = "trainwright.train.elastic"  # torchrun's own main, under a watch that ends it when this process is gone
@@ -73,10 +73,6 @@ def variables(job: Job, token: str) -> dict[str, str]:
 def grace_s(job: Job) -> float:
     """Seconds that the ranks have from the request to end until they are killed."""
     return SAVING_S if job.checkpoint_every else GRACE_S
-
-
-def silent(what: str, fraction: float | None = None) -> None:
-    """A Step that shows nothing."""
 
 
 def run(

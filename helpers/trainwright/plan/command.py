@@ -23,6 +23,7 @@ from trainwright.plan.rows import Row, read_rows
 from trainwright.plan.score import Errors
 from trainwright.plan.search import Adapt, Found, Misfit, Objective, Priced, search
 from trainwright.plan.space import Space, possible
+from trainwright.progress import progress
 from trainwright.report import Finding, Report
 from trainwright.rules import check_all, load_all
 from trainwright.units import format_bytes
@@ -255,10 +256,12 @@ def _calibrate(options: argparse.Namespace, report: Report) -> None:
         _calibrate_profile(options, report)
         return
     rows = _few(_rows(options, report)[1], report)
-    fit = calibrate(rows, profile=_fit(options).profile)
+    with progress("plan calibrate", options.quiet) as step:
+        step(f"{len(rows)} rows")
+        fit = calibrate(rows, profile=_fit(options).profile)
+        left = {kind: score.left_out(rows, kind, step=step) for kind in ("time", "memory")}
     before = {"time": score.time_errors(rows, lambda row: SHIPPED), "memory": score.memory_errors(rows, lambda row: SHIPPED)}
     inside = {"time": score.time_errors(rows, lambda row: fit), "memory": score.memory_errors(rows, lambda row: fit)}
-    left = {kind: score.left_out(rows, kind) for kind in ("time", "memory")}
     groups = {"shipped": before, "fitted": inside, "left_out": left}
     report.data = {"action": "calibrate", "fit": fit.to_json(), "errors": {name: _errors_json(group) for name, group in groups.items()}}
     _mind(rows, report)
@@ -317,14 +320,16 @@ def _score(options: argparse.Namespace, report: Report) -> None:
     if options.held_out is not None:
         if not 0 < options.held_out < 1 or not 0 < options.splits <= 1000:
             raise UserError("--held-out is a share between 0 and 1, and --splits from 1 to 1000")
-        groups["held_out"] = {kind: score.held_out(few, options.held_out, options.splits, kind) for kind in ("time", "memory")}
-        ooms = score.held_out_oom(few, options.held_out, options.splits)
+        with progress("plan score", options.quiet) as step:
+            groups["held_out"] = {kind: score.held_out(few, options.held_out, options.splits, kind, step) for kind in ("time", "memory")}
+            ooms = score.held_out_oom(few, options.held_out, options.splits, step)
         if not any(groups["held_out"].values()):
             report.skip(
                 "a fit of a share", f"no source has {score.LEAST_ROWS} rows with a measurement; plan calibrate leaves rows out one by one"
             )
     if options.other_sources:
-        groups["other_sources"] = {kind: score.other_sources(few, kind) for kind in ("time", "memory")}
+        with progress("plan score", options.quiet) as step:
+            groups["other_sources"] = {kind: score.other_sources(few, kind, step) for kind in ("time", "memory")}
     report.data = {"action": "score", "fit": fit.to_json(), "errors": {name: _errors_json(group) for name, group in groups.items()}}
     for name, group in groups.items():
         for kind, found in group.items():

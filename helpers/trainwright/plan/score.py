@@ -14,6 +14,7 @@ from typing import Any
 from trainwright.plan.calibrate import Fit, calibrate, has_memory, has_time, memory_error, time_error
 from trainwright.plan.predict import predict
 from trainwright.plan.rows import Row
+from trainwright.progress import Step, silent
 
 GAPS = ((0.0, 0.02), (0.02, 0.05), (0.05, 0.10), (0.10, 0.20), (0.20, 0.40), (0.40, math.inf))
 LEAST_ROWS = 15
@@ -152,7 +153,7 @@ def pairs(rows: Sequence[Row], fits: Fits) -> list[dict[str, Any]]:
 # --- held out -------------------------------------------------------------------------------------------------------
 
 
-def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[Errors]:
+def held_out(rows: Sequence[Row], share: float, splits: int, kind: str, step: Step = silent) -> list[Errors]:
     """Fit a seeded `share` of each source, test on its rest; sources with LEAST_ROWS usable rows. kind: time or memory."""
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     found, every = [], []
@@ -161,6 +162,7 @@ def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[
             continue
         ratios = []
         for seed in range(splits):
+            step(f"{kind}, {source[:40]}", seed / splits)
             some, rest = draw(mine, share, seed)
             fit = calibrate(some, kind)
             ratios += [math.exp(error(row, fit)) for row in rest]
@@ -169,7 +171,7 @@ def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[
     return [errors("all", every), *found] if every else []
 
 
-def held_out_oom(rows: Sequence[Row], share: float, splits: int) -> list[dict[str, Any]]:
+def held_out_oom(rows: Sequence[Row], share: float, splits: int, step: Step = silent) -> list[dict[str, Any]]:
     """Memory fitted on a seeded `share` of each source with runs that ran out: those not called on its rest, and those called in vain."""
     found = []
     for source, mine in by_source(rows).items():
@@ -177,6 +179,7 @@ def held_out_oom(rows: Sequence[Row], share: float, splits: int) -> list[dict[st
             continue
         counts = []
         for seed in range(splits):
+            step(f"out of memory, {source[:40]}", seed / splits)
             some, rest = draw(mine, share, seed)
             fit = calibrate([row for row in some if has_memory(row)], "memory")
             counts.append(oom_counts(rest, lambda row, fit=fit: fit))  # type: ignore[misc]
@@ -195,12 +198,13 @@ def draw(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[
     return [rows[i] for i in sorted(order[:size])], [rows[i] for i in sorted(order[size:])]
 
 
-def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
+def other_sources(rows: Sequence[Row], kind: str, step: Step = silent) -> list[Errors]:
     """Each source predicted with a fit of all the others."""
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     groups = by_source(row for row in rows if usable(row))
     found, every = [], []
-    for source, mine in groups.items():
+    for number, (source, mine) in enumerate(groups.items()):
+        step(f"{kind}, without {source[:40]}", number / len(groups))
         rest = [row for name, group in groups.items() if name != source for row in group]
         if not rest:
             continue
@@ -211,7 +215,7 @@ def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
     return [errors("all", every), *found] if every else []
 
 
-def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
+def left_out(rows: Sequence[Row], kind: str, folds: int = 10, step: Step = silent) -> list[Errors]:
     """Each row predicted by a fit without it: one by one where there are few, else in seeded folds."""
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     mine = [row for row in rows if usable(row)]
@@ -221,7 +225,8 @@ def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
     random.Random(0).shuffle(order)
     parts = [order[i :: min(folds, len(mine))] for i in range(min(folds, len(mine)))]
     ratios = []
-    for part in parts:
+    for number, part in enumerate(parts):
+        step(f"{kind}, rows left out", number / len(parts))
         fit = calibrate([mine[i] for i in order if i not in set(part)], kind)
         ratios += [math.exp(error(mine[i], fit)) for i in part]
     return [errors("all", ratios)]

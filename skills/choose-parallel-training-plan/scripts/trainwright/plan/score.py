@@ -13,6 +13,7 @@ from typing import Any
 from trainwright.plan.calibrate import Fit, calibrate, has_memory, has_time, memory_error, time_error
 from trainwright.plan.predict import predict
 from trainwright.plan.rows import Row
+from trainwright.progress import Step, silent
 
 GAPS = ((0.0, 0.02), (0.02, 0.05), (0.05, 0.10), (0.10, 0.20), (0.20, 0.40), (0.40, math.inf))
 LEAST_ROWS = 15
@@ -134,7 +135,7 @@ def pairs(rows: Sequence[Row], fits: Fits) -> list[dict[str, Any]]:
     return [{"gap": name, "pairs": n, "right": right} for name, (n, right) in zip(names, counted, strict=True)]
 
 
-def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[Errors]:
+def held_out(rows: Sequence[Row], share: float, splits: int, kind: str, step: Step = silent) -> list[Errors]:
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     found, every = [], []
     for source, mine in by_source(row for row in rows if usable(row)).items():
@@ -142,6 +143,7 @@ def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[
             continue
         ratios = []
         for seed in range(splits):
+            step(f"{kind}, {source[:40]}", seed / splits)
             some, rest = draw(mine, share, seed)
             fit = calibrate(some, kind)
             ratios += [math.exp(error(row, fit)) for row in rest]
@@ -150,13 +152,14 @@ def held_out(rows: Sequence[Row], share: float, splits: int, kind: str) -> list[
     return [errors("all", every), *found] if every else []
 
 
-def held_out_oom(rows: Sequence[Row], share: float, splits: int) -> list[dict[str, Any]]:
+def held_out_oom(rows: Sequence[Row], share: float, splits: int, step: Step = silent) -> list[dict[str, Any]]:
     found = []
     for source, mine in by_source(rows).items():
         if sum(has_memory(row) for row in mine) < LEAST_ROWS or not any(row.oom and row.plan for row in mine):
             continue
         counts = []
         for seed in range(splits):
+            step(f"out of memory, {source[:40]}", seed / splits)
             some, rest = draw(mine, share, seed)
             fit = calibrate([row for row in some if has_memory(row)], "memory")
             counts.append(oom_counts(rest, lambda row, fit=fit: fit))
@@ -174,11 +177,12 @@ def draw(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[
     return [rows[i] for i in sorted(order[:size])], [rows[i] for i in sorted(order[size:])]
 
 
-def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
+def other_sources(rows: Sequence[Row], kind: str, step: Step = silent) -> list[Errors]:
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     groups = by_source(row for row in rows if usable(row))
     found, every = [], []
-    for source, mine in groups.items():
+    for number, (source, mine) in enumerate(groups.items()):
+        step(f"{kind}, without {source[:40]}", number / len(groups))
         rest = [row for name, group in groups.items() if name != source for row in group]
         if not rest:
             continue
@@ -189,7 +193,7 @@ def other_sources(rows: Sequence[Row], kind: str) -> list[Errors]:
     return [errors("all", every), *found] if every else []
 
 
-def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
+def left_out(rows: Sequence[Row], kind: str, folds: int = 10, step: Step = silent) -> list[Errors]:
     usable, error = (has_time, time_error) if kind == "time" else (has_memory, memory_error)
     mine = [row for row in rows if usable(row)]
     if len(mine) < 2:
@@ -198,7 +202,8 @@ def left_out(rows: Sequence[Row], kind: str, folds: int = 10) -> list[Errors]:
     random.Random(0).shuffle(order)
     parts = [order[i :: min(folds, len(mine))] for i in range(min(folds, len(mine)))]
     ratios = []
-    for part in parts:
+    for number, part in enumerate(parts):
+        step(f"{kind}, rows left out", number / len(parts))
         fit = calibrate([mine[i] for i in order if i not in set(part)], kind)
         ratios += [math.exp(error(mine[i], fit)) for i in part]
     return [errors("all", ratios)]
