@@ -291,3 +291,11 @@ def test_score_writes_its_tables(capsys: pytest.CaptureFixture[str], runs: Path,
     text = page.read_text()
     assert "`trainwright plan score runs.csv --other-sources --table accuracy.md`" in text
     assert f"| all | {data['errors']['fit']['time'][0]['count']} |" in text and "## Ordering pairs" in text
+
+
+def test_a_plan_may_be_json_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["--model", "7b", "--global-batch", "64", "--emit", "megatron", "--format", "json"]
+    written = [main(["plan", "emit", "--plan", text, *job]) or capsys.readouterr().out for text in ('{"tp": 8, "pp": 2}', "tp=8,pp=2")]
+    assert written[0] == written[1] and json.loads(written[0])["status"] == "ok"
+    assert main(["plan", "emit", "--plan", '{"tp": 8,', *job[:-2]]) == 2
+    assert capsys.readouterr().err.startswith("trainwright plan: --plan:1:")

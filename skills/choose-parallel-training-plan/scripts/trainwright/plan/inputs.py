@@ -14,7 +14,7 @@ from trainwright.cost.footprint import Footprint
 from trainwright.cost.layers import network
 from trainwright.cost.machine import Machine, machine, network_share
 from trainwright.cost.step import StepModel
-from trainwright.document import load_mapping
+from trainwright.document import load_mapping, parse
 from trainwright.errors import UserError
 from trainwright.hardware import DEVICE_RESERVE_BYTES
 from trainwright.model import ModelSpec, load_model
@@ -190,6 +190,9 @@ def fit_text(fit: Fit) -> str:
 
 
 def plan_text(path_or_text: str) -> dict[str, Any]:
+    if path_or_text.lstrip().startswith("{"):
+        value = parse(path_or_text, "--plan", "json").value
+        return _plan_in(value if isinstance(value, dict) else {})
     if "=" not in path_or_text or Path(path_or_text).exists():
         return _plan_in(load_mapping(path_or_text, "json").value)
     pairs = [part.partition("=") for part in path_or_text.split(",")]
