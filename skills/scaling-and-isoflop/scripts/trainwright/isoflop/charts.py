@@ -13,6 +13,8 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 20, 14, 46
 
+_DIGITS = ((1, 2, 5), range(1, 10), range(10, 100))
+
 
 @dataclass(slots=True)
 class Series:
@@ -71,10 +73,15 @@ class _Scale:
             step = max(1, math.ceil(span / 8))
             return [10.0**k for k in range(math.ceil(self.low), math.floor(self.high) + 1, step)]
         if self.log:
-            return [10 ** (self.low + span * k / 4) for k in range(5)]
+            found = next((ticks for digits in _DIGITS if len(ticks := self._round(digits)) > 1), [])
+            return found[:: math.ceil(len(found) / 8)] if found else [10 ** (self.low + span * k / 4) for k in range(5)]
         size = 10 ** math.floor(math.log10(span / 5))
         step_ = next(size * m for m in (1, 2, 5, 10) if span / (size * m) <= 6)
         return [k * step_ for k in range(math.ceil(self.low / step_), math.floor(self.high / step_) + 1)]
+
+    def _round(self, digits: Sequence[int]) -> list[float]:
+        powers = range(math.floor(self.low) - 2, math.ceil(self.high) + 1)
+        return [d * 10.0**k for k in powers for d in digits if self.low <= math.log10(d) + k <= self.high]
 
 
 def _scale(values: Sequence[float], log: bool, first: float, last: float) -> _Scale:
@@ -86,11 +93,12 @@ def _scale(values: Sequence[float], log: bool, first: float, last: float) -> _Sc
 
 def _axes(chart: Chart, x: _Scale, y: _Scale) -> list[Html]:
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+    middle = (_TOP + bottom) // 2
     parts = [
         element("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis", stroke="#888"),
         element("line", x1=_LEFT, x2=_LEFT, y1=_TOP, y2=bottom, class_="axis", stroke="#888"),
         element("text", chart.x_label, x=(_LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="soft"),
-        element("text", chart.y_label, x=14, y=_TOP + 2, class_="soft", transform=f"rotate(90 14 {_TOP + 2})"),
+        element("text", chart.y_label, x=14, y=middle, text_anchor="middle", class_="soft", transform=f"rotate(-90 14 {middle})"),
     ]
     for value in x.ticks():
         parts.append(element("text", f"{value:.3g}", x=x.at(value), y=bottom + 17, text_anchor="middle", class_="soft"))
