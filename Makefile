@@ -9,7 +9,7 @@ demo: env
 	$(VENV) scripts/demo.py $(ARGS)
 
 test: env
-	$(VENV) -m pytest $(ARGS)
+	$(VENV) -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-long: env
 	$(VENV) -m pytest -m long $(ARGS)

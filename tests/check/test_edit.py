@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainwright.check.edit import edit
@@ -83,6 +83,9 @@ def test_line_endings_and_a_missing_last_one_stay() -> None:
         ("\ufeffa: 1\n", "yaml", {("a",): 2}),
         ("a: [", "yaml", {("a",): 2}),
         ("a = 1\n", "toml", {("a",): 2}),
+        ('{"a": []}', "json", {("a", "b"): {}}),
+        ('{"a": [{}]}', "json", {("a", "b", "c"): 1}),
+        ("a: []\n", "yaml", {("a", "b"): None}),
     ],
 )
 def test_what_cannot_be_edited_alone_is_left(text: str, dialect: str, changes: Any) -> None:
@@ -94,6 +97,7 @@ _LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-99, 99), st.sampled_f
 _VALUES = st.recursive(_LEAVES, lambda inner: st.dictionaries(_KEYS, inner, max_size=3) | st.lists(inner, max_size=3), max_leaves=8)
 
 
+@example({"_": []}, ["_", "_"], {}, 0)
 @given(st.dictionaries(_KEYS, _VALUES, min_size=1, max_size=4), st.lists(_KEYS, min_size=1, max_size=3), _VALUES, st.integers(0, 4))
 def test_any_value_in_any_layout(value: dict[str, Any], path: list[str], new: Any, layout: int) -> None:
     """Whatever is written is what was asked, or nothing is."""

@@ -41,13 +41,22 @@ def _wanted(value: Any, changes: Changes) -> Any:
                 if new is None:
                     break
                 here[part] = {}
-            here = here[part]
+            here = _entry(here, part)
         else:
+            if isinstance(here, list):
+                _entry(here, path[-1])
             if new is None and isinstance(here, dict):
                 here.pop(path[-1], None)
             elif new is not None:
                 here[path[-1]] = new
     return value
+
+
+def _entry(here: Any, part: str | int) -> Any:
+    """One step of a path; raises IndexError for a name within a list."""
+    if isinstance(here, list) and not isinstance(part, int):
+        raise IndexError(part)
+    return here[part]
 
 
 def _apart(value: Any) -> Any:
