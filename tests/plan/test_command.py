@@ -295,10 +295,10 @@ def test_score_writes_its_tables(capsys: pytest.CaptureFixture[str], runs: Path,
 
 def test_a_plan_may_be_json_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["--model", "7b", "--global-batch", "64", "--emit", "megatron", "--format", "json"]
-    written = [
-        main(["plan", "emit", "--plan", text, *job]) or capsys.readouterr().out
-        for text in ('{"tp": 8, "dp_shard": 2, "zero_stage": 1}', "tp=8,dp_shard=2,zero_stage=1")
-    ]
+    written = []
+    for text in ('{"tp": 8, "dp_shard": 2, "zero_stage": 1}', "tp=8,dp_shard=2,zero_stage=1"):
+        assert main(["plan", "emit", "--plan", text, *job]) == 0
+        written.append(capsys.readouterr().out)
     assert written[0] == written[1] and json.loads(written[0])["status"] == "ok"
     assert main(["plan", "emit", "--plan", '{"tp": 8,', *job[:-2]]) == 2
     assert capsys.readouterr().err.startswith("trainwright plan: --plan:1:")
