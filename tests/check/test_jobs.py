@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from trainwright.check import files
 from trainwright.check.dialects import dialect_of
+from trainwright.check.draft import Draft
 from trainwright.check.facts import table
 from trainwright.check.flags import command_of, ranks_of, script_arguments, split
-from trainwright.check.gather import Draft, Gatherer
+from trainwright.check.gather import Gatherer
 from trainwright.check.judge import findings_of
 from trainwright.check.script import read_script
 from trainwright.check.subject import Context

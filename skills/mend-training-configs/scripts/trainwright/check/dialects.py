@@ -51,6 +51,17 @@ _BACKEND_WORDS = re.compile(
 _QUANTIZATION = ("load_in_", "bnb_", "llm_int8_", "quant_", "torch_dtype")
 _DEEPSPEED_SIGNS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _TRAINER_SIGNS = ("per_device_train_batch_size", "output_dir", "num_train_epochs", "per_device_eval_batch_size")
+NOT_JUDGED = {
+    "model": "a model's config.json: give it with --model beside the config that trains it",
+    "unknown": "its keys are not those of a config that check knows",
+    "gpt-neox": "a GPT-NeoX config, whose DeepSpeed keys stand among the model's",
+    "nanotron": "a nanotron config: there are no rules for it",
+    "axolotl": "an axolotl config: only its DeepSpeed and FSDP blocks are judged",
+    "llama-factory": "a LLaMA-Factory config: only its DeepSpeed and FSDP blocks are judged",
+    "verl": "a verl config: only its FSDP blocks are judged",
+    "openrlhf": "an OpenRLHF config: only its DeepSpeed block is judged",
+    "torchtitan": "a torchtitan config: there are no rules for it yet",
+}
 
 
 def speaks_of_backends(text: str) -> bool:
