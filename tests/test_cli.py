@@ -74,6 +74,26 @@ def test_bad_flags_are_usage_errors(command: str, flags: list[str], capsys: pyte
     assert captured.out == "" and "Traceback" not in captured.err and "usage:" in captured.err
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("json_asked", [["--format", "json"], ["--format=json"]])
+def test_bad_flags_are_one_envelope_where_json_is_asked(command: str, json_asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, *json_asked, "--no-such-flag"]) == Exit.USAGE
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["status"], answer["command"], [row["rule"] for row in answer["findings"]]) == ("usage", command, ["USAGE"])
+
+
+@pytest.mark.parametrize(("text", "found"), [("hang", "SRC001"), ("ACC-DT", "ACC003"), ("barrier", "SRC001"), ("acc003", "ACC003")])
+def test_rules_are_found_by_the_words_of_their_titles(text: str, found: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "--filter", text]) == Exit.OK
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert found in rows and "DS013" not in rows, "hang is no part of changed"
+
+
+def test_a_filter_that_fits_no_rule_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "--filter", "no such rule"]) == Exit.OK
+    assert capsys.readouterr().out.startswith("no rule has 'no such rule'")
+
+
 @pytest.mark.parametrize(
     ("severity", "fail_on", "code"),
     [

@@ -129,7 +129,12 @@ def _run(command: Command, arguments: list[str]) -> int:
         _emit(report, options)
         for note in report.notes if not options.quiet else []:
             _say(f"trainwright {command.name}: {note}")
-    except SystemExit as stop:  # argparse: --help is 0, a usage error 2
+    except _UsageError as problem:
+        if _wants_json(arguments):
+            options.format, options.output = "json", "-"
+            _emit(Report(command.name, findings=[Finding("USAGE", Severity.ERROR, problem.message)], exit=Exit.USAGE), options)
+        return Exit.USAGE
+    except SystemExit as stop:  # argparse: --help
         return int(stop.code or 0)
     except UserError as problem:
         _say(f"trainwright {command.name}: {problem}")
@@ -156,11 +161,28 @@ def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
         return Report(command.name, findings=[Finding(problem.rule, Severity.ERROR, message, where)], exit=problem.exit)
 
 
+class _UsageError(SystemExit):
+    """What was typed is no command line; argparse has said so on stderr."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse repeats what was typed as it stands: shown here without control characters, and not at length."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message.replace("\n", " "))[:500])
+        text = printable(message.replace("\n", " "))[:500]
+        try:
+            super().error(text)
+        except SystemExit:
+            raise _UsageError(text) from None
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether --format json was typed, on a line that could not be read as a whole."""
+    return "--format=json" in arguments or "--format json" in " ".join(arguments)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -236,7 +258,8 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
         return
     write_text(options.output, text)
     if not options.quiet:
-        _say(f"trainwright {report.command}: wrote {options.output}")
+        counts = ", ".join(f"{count} {word}{'s' * (count > 1)}" for word, count in report.counts().items() if count)
+        _say(f"trainwright {report.command}: wrote {options.output}{counts and f' ({counts})'}")
 
 
 def _text(report: Report, options: argparse.Namespace, limit: int) -> str:

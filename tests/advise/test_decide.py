@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from trainwright.advise.decide import MARGIN, Advice, decide, strategies
 from trainwright.cost.memory import Workload, ledger
 from trainwright.errors import UserError
 from trainwright.evidence import evidence
-from trainwright.model import load_model
+from trainwright.model import ModelSpec, load_model
 from trainwright.report import Severity
-from trainwright.strategy import Strategy
+from trainwright.strategy import Precision, Strategy
 from trainwright.units import format_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,8 +140,8 @@ def test_nothing_fits_names_what_would() -> None:
     found = advise(110)
     assert names(found)[0] is None and "even fsdp_full_shard peaks at 169.3 MiB, 59.3 MiB more than there is" in found.reasons[0]
     assert [f.rule for f in found.findings] == ["ADV001"]
-    said = "\n".join(found.remedies)
-    assert "micro batch 1 fits under" not in said and "activation checkpointing" not in said, "neither is enough here"
+    (said,) = found.remedies
+    assert said.startswith("together: 6 ranks of this memory, activation checkpointing: "), "neither is enough alone here"
     assert found.confidence.startswith("high that it does not fit")
 
 
@@ -157,10 +158,12 @@ def test_every_remedy_holds_on_the_ledger(mebibytes: int) -> None:
             assert ledger(DEMO, replace(FULL, precision="bf16"), JOB).peak_bytes <= limit
         elif remedy.startswith("activation checkpointing"):
             assert ledger(DEMO, replace(FULL, activation_checkpointing=True), JOB).peak_bytes <= limit
+        elif remedy.startswith("together: "):
+            _holds_together(remedy, limit)
         elif " ranks of this memory" in remedy:
             assert ledger(DEMO, FULL, replace(JOB, world_size=int(remedy.split()[0]))).peak_bytes <= limit
         else:
-            assert remedy == remedies.NONE_HELPS
+            pytest.fail(f"a remedy that no ledger was asked for: {remedy}")
 
 
 @settings(max_examples=15, deadline=None)
@@ -168,7 +171,7 @@ def test_every_remedy_holds_on_the_ledger(mebibytes: int) -> None:
 def test_the_fewest_ranks_by_brute_force(mebibytes: int) -> None:
     limits = remedies.Limits(DEMO, JOB, mebibytes * MIB, "fp32")
     fitting = (w for w in range(JOB.world_size + 1, 33) if ledger(DEMO, FULL, replace(JOB, world_size=w)).peak_bytes <= limits.memory_bytes)
-    least, found = next(fitting, None), remedies.fewest_ranks(limits)
+    least, found = next(fitting, None), remedies.fewest_ranks(limits, FULL)
     if least is not None:
         assert found is not None
         # Padding makes a few counts cost more than the one below; the search may then stop one power of two short, never wrong.
@@ -180,7 +183,55 @@ def test_the_fewest_ranks_by_brute_force(mebibytes: int) -> None:
 
 def test_a_model_too_large_for_any_number_of_ranks() -> None:
     found = decide(DEMO.resized(vocab_size=10**9), JOB, 40 * 2**30)
-    assert found.choice is None and found.remedies == [remedies.NONE_HELPS]
+    (said,) = found.remedies
+    assert found.choice is None and said.startswith(remedies.ONE_UNIT)
+
+
+def _holds_together(remedy: str, limit: int, model: ModelSpec = DEMO, job: Workload = JOB) -> None:
+    """The words of a combination, read back and asked of the ledger."""
+
+    def number(pattern: str, default: int) -> int:
+        found = re.search(pattern, remedy)
+        return int(found[1]) if found else default
+
+    sizes = number(r"micro batch (\d+)", job.micro_batch), number(r"sequences of (\d+) tokens", job.seq_len)
+    workload = replace(job, micro_batch=sizes[0], seq_len=sizes[1], world_size=number(r"(\d+) ranks of", job.world_size))
+    precision: Precision = "bf16" if "bf16 mixed precision" in remedy else "fp32"
+    peak = ledger(model, remedies.full_shard(model, precision, "activation checkpointing" in remedy), workload).peak_bytes
+    assert peak <= limit and remedy.endswith(f"fsdp_full_shard then peaks at {format_bytes(peak)}"), remedy
+
+
+def test_what_only_helps_together_is_named() -> None:
+    """7B on 4 ranks of 24 GiB: neither more ranks nor recomputation is enough alone, both are."""
+    model, job = load_model("7b"), Workload(1, 4096, 4)
+    (remedy,) = decide(model, job, 24 * 2**30).remedies
+    assert "ranks of this memory, activation checkpointing" in remedy and remedies.ONE_UNIT not in remedy
+    _holds_together(remedy, 24 * 2**30, model, job)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(20, 170), st.integers(1, 8), st.sampled_from([128, 512]))
+def test_one_unit_is_too_large_only_where_nothing_fits(mebibytes: int, batch: int, seq_len: int) -> None:
+    job = Workload(batch, seq_len, 4)
+    found = advise(mebibytes, job)
+    for remedy in found.remedies:
+        if remedy.startswith("together: "):
+            _holds_together(remedy, mebibytes * MIB, DEMO, job)
+        elif remedy.startswith(remedies.ONE_UNIT):
+            least = remedies.full_shard(DEMO, "bf16", checkpointing=True)
+            peaks = [ledger(DEMO, least, Workload(1, 1, ranks)).peak_bytes for ranks in (2, 8, 64, 512)]
+            assert min(peaks) > mebibytes * MIB
+
+
+def test_what_was_tried_is_said_where_a_unit_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remedies, "_together", lambda limits: iter(()))
+    limits = remedies.Limits(load_model("7b"), Workload(1, 4096, 4), 24 * 2**30, "fp32")
+    (said,) = remedies.all_that_help(limits, FULL, 0)
+    assert said.startswith("nothing that was tried: micro batch 1, bf16") and "down to 128 tokens" in said
+
+
+def test_no_more_ranks_than_are_asked_of_the_ledger() -> None:
+    assert remedies.fewest_ranks(remedies.Limits(DEMO, Workload(1, 128, 10**7), 1, "fp32"), FULL) is None
 
 
 def test_a_sequence_beyond_the_positions_is_a_finding() -> None:

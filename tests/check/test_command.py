@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -218,3 +219,51 @@ def test_data_follows_its_schema(tmp_path: Path, check: Check) -> None:
         data = check(*arguments)[1]["data"]
         jsonschema.Draft202012Validator(schema).validate(data)
     assert not jsonschema.Draft202012Validator(schema).is_valid({"files": []})
+
+
+def test_nothing_to_judge_is_a_mistake(tmp_path: Path, check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path)]) == Exit.USAGE
+    assert f"nothing was judged: {tmp_path}: no config of a training backend is there" in capsys.readouterr().out
+    titan = tmp_path / "t.toml"
+    titan.write_text('[job]\ndump_folder = "o"\n[model]\nname = "llama3"\n[training]\nseq_len = 8\n[parallelism]\ncp = 2\n')
+    code, envelope = check(str(titan))
+    assert code == Exit.USAGE and envelope["findings"] == [] and envelope["data"]["files"][0]["judged"] is False
+    assert check(str(titan), *write(tmp_path, a=GOOD))[0] == Exit.OK
+    titan.write_text("other = 1\n")
+    (tmp_path / "a.yaml").unlink()
+    assert check(f"{tmp_path}/*.toml")[0] == Exit.USAGE
+    for target in (str(tmp_path), f"{tmp_path}/*.toml", str(titan)):
+        assert check(target, "--ignore-unknown")[0] == Exit.OK
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("a.yaml", "rules.accelerate"), ("t.py", "source")])
+def test_a_copy_does_not_count_what_it_does_not_judge(
+    name: str, lacks: str, tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A skill's copy holds some of the rules: a file of the others is not judged, and alone it is a mistake to name it."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name.endswith(lacks) else find_spec(name, *more))
+    (tmp_path / name).write_text(GOOD if name == "a.yaml" else "import torch\n")
+    code, envelope = check(str(tmp_path / name))
+    assert code == Exit.USAGE and [row["judged"] for row in envelope["data"]["files"]] == [False]
+    assert check(str(tmp_path / name), "--ignore-unknown")[0] == Exit.OK
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8}')
+    code, envelope = check(str(tmp_path / name), str(tmp_path / "ds.json"))
+    assert code == Exit.OK and [row["judged"] for row in envelope["data"]["files"]] == [False, True]
+
+
+def test_the_kind_of_device_follows_from_the_hardware(tmp_path: Path, check: Check) -> None:
+    (path,) = write(tmp_path, a=GOOD)
+    _, envelope = check(path, "--hardware", "a100-80gb", "--world-size", "4")
+    assert envelope["not_checked"] == [] and envelope["data"]["context"]["device"] == "cuda"
+    assert check(path, "--hardware", "a100-80gb", "--device", "xpu")[1]["data"]["context"]["device"] == "xpu"
+    assert "the devices of the machine" in [row["name"] for row in check(path, "--hardware", "no-such")[1]["not_checked"]]
+
+
+def test_an_optimizer_that_does_not_shard_is_told_in_a_sentence(tmp_path: Path, check: Check) -> None:
+    fsdp = "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"
+    facts = tmp_path / "facts.json"
+    facts.write_text('{"training_args": {"optim": "adamw_bnb_8bit"}}')
+    _, envelope = check(*write(tmp_path, a=fsdp), "--context", str(facts))
+    told = [(f["path"], f["message"]) for f in envelope["findings"] if f["rule"] == "ACC028" and "8bit" in f["message"]]
+    assert told == [("fsdp_config.fsdp_version", "the optimizer adamw_bnb_8bit does not work under FSDP2: its states cannot be sharded")]

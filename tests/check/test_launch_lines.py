@@ -215,3 +215,39 @@ def test_a_file_of_several_names_is_not_mended(told: Told, tmp_path: Path) -> No
     before = (tmp_path / "a.yaml").read_text()
     assert main(["check", "a.yaml", "--fix"]) == Exit.USAGE
     assert (tmp_path / "a.yaml").read_text() == before and (tmp_path / "b.yaml").samefile(tmp_path / "a.yaml")
+
+
+ASKED = {
+    "#SBATCH --nodes=1 --gpus-per-node=4\ntorchrun --nproc_per_node 8 x.py\n": {"JOB022"},
+    "#SBATCH --nodes=1 --gres=gpu:a100:4\naccelerate launch --config_file a.yaml x.py\n": {"JOB022"},
+    "#SBATCH --nodes=1 --gpus-per-node=8\ntorchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=1 --gpus-per-node=4 --exclusive\ntorchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=1 --gpus-per-node=4\ntorchrun --nproc_per_node $N x.py\n": set(),
+    "#SBATCH --nodes=1 --gpus-per-node=4\ntorchrun --nproc_per_node 8 x.py --backend gloo\n": set(),
+    "#SBATCH --nodes=1\ntorchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=$N --gpus-per-node=4\naccelerate launch --config_file a.yaml --num_machines $SLURM_NNODES x.py\n": set(),
+    "#PBS -l select=8:ngpus=1\ntorchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=4\nsrun torchrun --nproc_per_node 8 x.py\n": {"JOB022"},
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes 4 --nproc_per_node 8 --rdzv-endpoint h:1 x.py\n": set(),
+    "#SBATCH --nodes=4\nsrun torchrun --rdzv_backend c10d --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=4\nsrun torchrun $ARGS --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=4\nexport PET_NNODES=4\nsrun torchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=4\nsrun --nodes=1 torchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=4\ntorchrun --nproc_per_node 8 x.py\n": set(),
+    "#SBATCH --nodes=1\nsrun torchrun --nproc_per_node 8 x.py\n": set(),
+}
+
+
+@pytest.mark.parametrize("script", ASKED)
+def test_the_resources_of_a_script_against_its_launch_line(script: str, told: Told) -> None:
+    config = "distributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: bf16\n"
+    assert told(script, a_yaml=config) == ASKED[script]
+
+
+def test_a_config_file_that_is_not_there_stops_a_typed_line(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "accelerate launch --config_file {} x.py"
+    assert told(line=line.format("nofile.yaml")) == {"JOB001"}
+    assert told(line=line.format("$CONFIG")) == set() and told(line=line.format("~/nofile.yaml")) == set()
+    assert told(line.format("nofile.yaml") + "\n") == set(), "what a script names may lie elsewhere"
+    assert main(["check", "--cli", line.format("nofile.yaml")]) == Exit.FINDINGS
+    assert "--config_file nofile.yaml is not there [launcher]" in capsys.readouterr().out

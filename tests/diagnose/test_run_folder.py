@@ -119,6 +119,13 @@ def test_files_alone(folder: Any, row: Row, last: Row, tmp_path: Path) -> None:
     assert run.notes == [(str(tmp_path / "other.log"), "is no perf or log file of a run; other formats are not judged yet")]
 
 
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_an_empty_file_is_called_empty(text: str, tmp_path: Path) -> None:
+    (tmp_path / "launcher.log").write_text(text)
+    with pytest.raises(UserError, match=r"nothing to diagnose: \S+launcher\.log is empty; name a run folder"):
+        read_files([str(tmp_path / "launcher.log")])
+
+
 @pytest.mark.parametrize("make", ["missing", "empty", "file"])
 def test_what_is_no_run_is_one_clear_line(make: str, tmp_path: Path) -> None:
     path = tmp_path / "x"

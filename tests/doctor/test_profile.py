@@ -108,3 +108,7 @@ def test_any_scalar_is_read_back(row: dict[str, Any]) -> None:
 def test_a_number_stays_a_number(value: float) -> None:
     read = yaml.safe_load("\n".join(as_yaml({"a": {"value": value}})))
     assert read["a"]["value"] == value and isinstance(read["a"]["value"], (int, float))
+
+
+def test_what_is_left_open_names_no_option_that_is_not_there() -> None:
+    assert "by hand, with its source" in TO_MEASURE and "--" not in TO_MEASURE and "bench" not in TO_MEASURE

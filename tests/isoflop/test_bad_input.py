@@ -293,3 +293,11 @@ def test_a_million_rows(tmp_path: Path, ask: Ask) -> None:
     code, said = ask("fit", "--csv", str(out), "--approach", "3", "--bootstrap", "20")
     assert said["data"]["fits"][0]["exponents"]["a"] == pytest.approx(REFERENCE.exponent, abs=2e-3)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 * 2**20  # KiB
+
+
+def test_a_column_that_is_not_there_is_answered_with_those_that_are(ask: Ask, write: Write) -> None:
+    row = {"params": 1e6, "tokens": 1e8, "loss": 3.0} | {f"c{number}": 1 for number in range(40)}
+    code, said = ask("fit", "--csv", write([row]), "--where", "dataset=x")
+    words = said["findings"][0]["message"]
+    assert code == 2 and "there is no column 'dataset' for --where; the columns are 'params', 'tokens', 'loss', 'c0'" in words
+    assert words.endswith("and 23 more")

@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from trainwright import cli
 from trainwright.isoflop import planning
 from trainwright.isoflop import study as studies
 from trainwright.isoflop.actions import demo
@@ -60,6 +61,26 @@ def test_without_execute_nothing_is_written(ask: Ask, tmp_path: Path) -> None:
     code, said = ask("launch", "--plan", plan_file(tmp_path, [1, 2]), "--scaling-study-dir", str(tmp_path / "study"))
     jsonschema.validate(said["data"], SCHEMA)
     assert code == 0 and len(said["data"]["to_do"]) == 2 and not (tmp_path / "study").exists()
+
+
+def test_without_a_trainer_the_dry_run_foretells_the_end(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, study = tmp_path / "plan.yaml", str(tmp_path / "study")
+    plan.write_text(planning.dump(demo.demo_plan({1e9: (8,)}, str(tmp_path))))
+    call = ("launch", "--plan", str(plan), "--scaling-study-dir", study)
+    monkeypatch.setattr("trainwright.probe.importable", lambda name: name not in ("torch", "trainwright.isoflop.by_reference"))
+    code, said = ask(*call)
+    (words,) = [finding["message"] for finding in said["findings"] if finding["rule"] == "iso-no-trainer"]
+    assert code == 0 and "the reference trainer is not in this copy" in words and "pip install '.[run]'" in words
+    assert cli.main(["isoflop", *call]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 1 runs to do; --execute would start none and end with exit 3" in told and "--execute starts them" not in told
+    code, said = ask(*call, "--execute")
+    assert code == 3 and words in said["findings"][0]["message"] and not (tmp_path / "study").exists()
+    own = plan_file(tmp_path, [1])
+    _, said = ask("launch", "--plan", own, "--scaling-study-dir", study)
+    assert "iso-no-trainer" not in {finding["rule"] for finding in said["findings"]}
 
 
 def test_every_end_has_its_row_and_a_second_launch_does_nothing(ask: Ask, tmp_path: Path) -> None:

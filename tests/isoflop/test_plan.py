@@ -13,10 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright import job
+from trainwright import cli, job
 from trainwright.errors import UserError
 from trainwright.isoflop import calibration, ladder, planning, shapes
 from trainwright.isoflop.actions.demo import GRID, demo_plan
+from trainwright.isoflop.actions.plan import findings
 
 Ask = Callable[..., tuple[int, dict[str, Any]]]
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "helpers/trainwright/isoflop/isoflop.schema.json").read_text())
@@ -117,6 +118,45 @@ def test_hopeless_grids_are_told(ask: Ask, cal: str) -> None:
     assert {"iso-undercooked", "iso-few-budgets"} <= {finding["rule"] for finding in said["findings"]}
     code, said = ask("plan", "--calibration-dir", cal, "--budgets", "1e13", "--tokens-per-param", "1e8", "1e9")
     assert code == 2
+
+
+def _off(said: dict[str, Any]) -> list[str]:
+    return [finding["message"] for finding in said["findings"] if finding["rule"] == "iso-off-optimum"]
+
+
+def test_sizes_away_from_the_minimum_are_told(ask: Ask, tmp_path: Path) -> None:
+    """At 1e18 FLOP the published points put the minimum at about N = (0.113) (C/6)^0.514 = 80 M, D/N = 26."""
+    target = tmp_path / "cal.json"
+    sizes = [member(width, 6.0 * params, params) for width, params in ((1, 10**5), (2, 10**6), (3, 10**7), (4, 10**8), (5, 10**9))]
+
+    def plan(members: list[dict[str, Any]], *more: str) -> tuple[int, dict[str, Any]]:
+        target.write_text(json.dumps({"schema": calibration.SCHEMA, "members": members}))
+        return ask("plan", "--calibration-dir", str(target), "--budgets", "1e18", *more)
+
+    code, said = plan(sizes[:3])
+    (words,) = _off(said)
+    assert code == 0 and "N (matmul) 100.00 k to 10.00 M, D/N 1.67e+03 to 1.67e+07, cannot hold the minimum" in words
+    assert "N 80.20 M, D/N 25.9;" in words and "larger sizes" in words
+    assert "N (total)" in _off(plan(sizes[:3], "--params-rule", "total")[1])[0]
+    assert "smaller sizes" in _off(plan(sizes[4:])[1])[0]
+    assert not _off(plan(sizes)[1]) and not _off(plan([{**one, "modality": "text_image"} for one in sizes[:3]])[1])
+
+
+def test_numbers_beyond_any_study_have_no_minimum() -> None:
+    run = {"member": "m", "budget": 1e18, "params": 1e300, "tokens": 1e300, "flops": 1.0, "steps": 1, "id": "x"}
+    found = findings({"runs": [run], "members": [{"name": "m"}], "rules": None})
+    assert "iso-off-optimum" not in {finding.rule for finding in found}
+
+
+def test_without_numpy_the_minimum_is_not_judged_and_that_is_told(ask: Ask, cal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainwright.isoflop.actions.plan.probe.importable", lambda name: False)
+    _, said = ask("plan", "--calibration-dir", cal, "--budgets", "1e19")
+    assert not _off(said) and [row["name"] for row in said["not_checked"]] == ["iso-off-optimum"]
+
+
+def test_the_text_names_what_n_counts(cal: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["isoflop", "plan", "--calibration-dir", cal, "--budgets", "1e13", "3e13", "1e14", "--params-rule", "total"]) == 0
+    assert "N counts total weights; FLOP by the rule matmul" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

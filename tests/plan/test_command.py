@@ -147,6 +147,14 @@ def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["plan"]["tp"] for one in data["plans"]] == [1, 8]
 
 
+def test_compare_where_no_plan_fits_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    big, small = "dp_shard=16,zero_stage=0,dp_replicate=1", "dp_shard=16,zero_stage=3,recompute=full"
+    none = answer(capsys, "compare", *JOB, "--plan", big, "--plan", "dp_replicate=16", code=1)["findings"]
+    assert (none[0]["rule"], none[0]["severity"]) == ("PLN001", "error") and {one["rule"] for one in none[1:]} == {"PLN002"}
+    one = answer(capsys, "compare", *JOB, "--plan", big, "--plan", small)["findings"]
+    assert [found["rule"] for found in one] == ["PLN002"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import jsonschema
 import pytest
 
 from trainwright.cli import main
+from trainwright.parallel import Plan
 from trainwright.plan import score
-from trainwright.plan.calibrate import SHIPPED
+from trainwright.plan.calibrate import SHIPPED, Fit
+from trainwright.plan.predict import CALIBRATED_SPREAD, SHIPPED_SPREAD
 from trainwright.plan.rows import row_of
+from trainwright.plan.search import Found, Priced
 from trainwright.plan.signals import of_rows
+from trainwright.plan.space import Space
 
 LIBRARY = Path(__file__).resolve().parents[2] / "helpers" / "trainwright"
 SCHEMA = json.loads((LIBRARY / "plan" / "plan.schema.json").read_text(encoding="utf-8"))
@@ -48,6 +53,42 @@ def test_a_tie_names_at_most_three_runs_that_would_split_it(capsys: pytest.Captu
     assert {data["best"]["plan"]["name"], data["fallback"]["plan"]["name"]} <= set(names)
     assert data["counter_signals"][0] == "the predicted gain is inside the model's own error"
     assert data["planning"]["device_seconds"] == 0 < data["planning"]["probe_device_seconds"]
+
+
+NODES = ("--model", "7b", "--node", "dgx-h100", "--devices", "64", "--global-batch", "512")
+
+
+def test_the_fallback_of_a_tie_leaves_room_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(capsys, "search", *NODES, "--micro-batches", "1,2")
+    decided, capacity = data["decision"], data["job"]["capacity_bytes"]
+    assert decided["kind"] == "tie" and decided["take"] == "fallback"
+    assert data["fallback"]["memory_bytes"]["value"] <= 0.9 * capacity < decided["too_tight"]["memory_bytes"] <= capacity
+    assert main(["plan", "search", *NODES, "--micro-batches", "1,2"]) == 0
+    said = capsys.readouterr().out
+    assert "take the fallback, it leaves room in memory and is simpler" in said
+    assert f"simpler, but no fallback: {decided['too_tight']['name']} takes" in said and "it may run out of memory" not in said
+
+
+PLAIN, SHARDED, CUT = Plan(dp_replicate=8), Plan(dp_shard=8, zero_stage=3), Plan(dp_shard=4, tp=2, zero_stage=3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "used", "taken"),
+    [
+        ((1.02, 1.01, 1.0), (80, 80, 80), PLAIN),  # room everywhere: the simplest
+        ((1.02, 1.01, 1.0), (95, 80, 80), SHARDED),
+        ((1.02, 1.01, 1.0), (95, 95, 80), CUT),  # the best alone has room
+        ((1.02, 1.01, 1.0), (95, 95, 95), PLAIN),  # none has: as ever
+        ((1.02, 1.30, 1.0), (95, 80, 80), CUT),  # what has room, but is no tie, is no fallback
+        ((1.30, 1.25, 1.0), (95, 80, 80), SHARDED),  # no tie: the simplest with room that is no slower
+        ((1.30, 1.35, 1.0), (95, 80, 95), PLAIN),  # room for slower steps than the tight plan's is no bargain
+    ],
+)
+def test_which_plan_is_the_fallback(seconds: tuple[float, ...], used: tuple[float, ...], taken: Plan) -> None:
+    priced = [Priced(*one) for one in zip((PLAIN, SHARDED, CUT), seconds, used, strict=True)]
+    found = Found(sorted(priced, key=lambda one: one.seconds), {}, 3, 3, Space(), True, capacity=100)
+    assert found.fallback is not None and found.fallback.plan == taken
+    assert found.simplest is not None and found.simplest.plan == PLAIN
 
 
 def test_a_gain_beyond_the_error_is_no_tie(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +161,57 @@ def test_far_beyond_any_run_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     job = ("--model", "405b", "--node", "dgx-h100", "--global-batch", "16384", "--micro-batches", "1")
     far = answer(capsys, "search", *job, "--devices", "16384")
     assert any("more than 4 times any run" in text for text in far["best"]["counter_signals"])
+
+
+# --- what a fit rests on ------------------------------------------------------------------------------------------------
+
+TIME = {"sustained:a100": 0.9, "attention:a100": 1.1, "intra": 2.0, "inter": 3.0}
+MEMORY = {"states": 1.1, "activations": 0.9}
+
+
+def fitted(tmp_path: Path, rows: int, **more: object) -> tuple[str, str]:
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps({"time": TIME, "memory": MEMORY, "time_rows": rows, "memory_rows": rows, "largest": 8, **more}))
+    return "--calibration", str(path)
+
+
+def half(entry: dict[str, Any], name: str = "step_time_s") -> float:
+    return math.log(entry[name]["high"] / entry[name]["value"])
+
+
+def test_a_fit_to_another_device_narrows_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = ("--model", "7b", "--accelerator", "h100-sxm", "--devices", "8", "--global-batch", "64", *FEW)
+    shipped, best = (answer(capsys, "search", *job, *fit)["best"] for fit in ((), fitted(tmp_path, 40)))
+    for name in ("step_time_s", "memory_bytes"):
+        assert best[name]["tag"] == "assumed" and half(best, name) == pytest.approx(half(shipped, name), rel=1e-4)
+    assert "step time and memory not calibrated on this machine" in best["counter_signals"]
+    assert any(text.startswith("step time calibrated on a100, not on h100") for text in best["counter_signals"])
+    assert any(text.startswith("memory calibrated on a100, not on h100") for text in best["counter_signals"])
+    data = answer(capsys, "search", *job, *fitted(tmp_path, 40))
+    assert {one["tag"] for one in data["figures"]["constants"].values()} == {"assumed"}
+    assert any(one["what"] == "runs of this stack" and "calibrated on a100" in one["instead"] for one in data["missing_evidence"])
+
+
+def test_a_fit_to_this_device_narrows_where_its_rows_are_enough(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    many, few = (answer(capsys, "search", *JOB, *FEW, *fitted(tmp_path, rows)) for rows in (40, 3))
+    assert half(many["best"]) == pytest.approx(CALIBRATED_SPREAD, rel=1e-4) and half(few["best"]) == pytest.approx(SHIPPED_SPREAD, rel=1e-4)
+    assert {one["best"]["step_time_s"]["tag"] for one in (many, few)} == {"calibrated"}
+    said = "step time calibrated on 3 rows for 4 factors: too few to narrow the interval"
+    assert said in few["best"]["counter_signals"] and said not in many["best"]["counter_signals"]
+    assert not any("calibrated on" in text for text in many["best"]["counter_signals"])
+    assert many["figures"]["constants"]["intra"] == {"value": 1.0, "tag": "calibrated"}
+
+
+def test_memory_says_which_devices_were_weighed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    best = answer(capsys, "search", *JOB, *FEW, *fitted(tmp_path, 40, weighed=["h100"]))["best"]
+    assert best["step_time_s"]["tag"] == "calibrated" and best["memory_bytes"]["tag"] == "assumed"
+    assert "memory calibrated on h100, not on a100" in best["counter_signals"]
+
+
+def test_a_fitted_link_carries_no_more_than_its_rate() -> None:
+    found = Fit(time={"intra": 2.0, "inter": 3.0}).constants("a100")
+    assert (found.intra, found.inter) == (1.0, 1.0)
+    assert Fit(time={"intra": 0.5}).constants("a100").intra == SHIPPED.constants("a100").intra / 2
 
 
 # --- what was measured --------------------------------------------------------------------------------------------------
@@ -233,6 +325,15 @@ def test_emit(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["plan"]["layer_split"] == [40, 40] and data["emitted"]["file"] is None
 
 
+def test_emit_is_the_file_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    emit = ("emit", "--plan", "tp=8,dp_shard=8,zero_stage=1", "--model", "70b", "--global-batch", "512", "--emit", "megatron")
+    found = envelope(capsys, *emit)
+    assert main(["plan", *emit]) == 0
+    out, err = capsys.readouterr()
+    assert out.rstrip() == found["data"]["emitted"]["text"].rstrip() and "inferred" not in out
+    assert "inferred: sequence length = " in err and found["inferred"][0]["name"] == "sequence length"
+
+
 def test_what_plan_search_wrote_can_be_emitted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     assert main(["plan", "search", *JOB, *FEW, "--emit", "dtensor", "--format", "json", "--output", str(path)]) == 0
@@ -252,6 +353,10 @@ def test_what_plan_search_wrote_can_be_emitted(capsys: pytest.CaptureFixture[str
             "is no multiple of dp 3",
         ),
         (("emit", "--plan", "tp=8", "--model", "7b", "--global-batch", "8", "--emit", "dtensor", "--devices", "16"), "--devices says 16"),
+        (
+            ("emit", "--plan", "dp_shard=8,zero_stage=3", "--model", "7b", "--global-batch", "8", "--emit", "accelerate"),
+            "(16 are, in bf16: gradient_bytes=2)",
+        ),
         (("search", *JOB, "--contention", "0.5"), "give 1 or more"),
         (("search", *JOB, "--contention=-2"), "give 1 or more"),
         (("search", *JOB, "--latencies", "/no/such/file.json"), "/no/such/file.json"),

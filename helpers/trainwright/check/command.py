@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+from dataclasses import replace
 from typing import Any
 
 from trainwright.check.context import PACKAGES, installed_versions, read_context
@@ -154,7 +155,24 @@ def _context(options: argparse.Namespace, report: Report) -> Context:
         versions = {**installed_versions(os.path.expanduser(options.python)), **versions}
     told = _model(options.model) | {"world_size": options.world_size, "device": options.device, "gpus_per_node": options.gpus_per_node}
     context = Context(**told, hardware=options.hardware, versions=versions)
-    return read_context(options.context, context, report) if options.context else context
+    context = read_context(options.context, context, report) if options.context else context
+    if context.hardware and context.device is None and (device := _device_of(context.hardware)):
+        report.infer("device", device, f"the hardware {context.hardware}")
+        context = replace(context, device=device)
+    return context
+
+
+def _device_of(hardware: str) -> str | None:
+    """What PyTorch calls a device of that name; None where it is not known, or this copy knows no hardware."""
+    if importlib.util.find_spec("trainwright.hardware"):
+        from trainwright.hardware import accelerator
+
+        try:
+            device = accelerator(hardware).device
+        except UserError:
+            return None
+        return device if device in DEVICES else None
+    return None
 
 
 def _model(path: str | None) -> dict[str, Any]:

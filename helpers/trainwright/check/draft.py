@@ -42,6 +42,7 @@ _LARGEST = 2**20  # bytes of a config that a word of a launch line names: beyond
 _CONFIGS = (".yaml", ".yml", ".json", ".toml")
 _OF_TOOLS = ("training-arguments", "axolotl", "llama-factory", "verl", "openrlhf", "torchtitan", "nanotron", "gpt-neox", "megatron")
 _READS_TRAINER = re.compile(r"TrainingArguments|HfArgumentParser|TrlParser|[A-Z]\w*Config\b.{0,40}trl|trl.{0,80}Config")
+_LITERAL = re.compile(r"[\w./@+,:=-]+")  # a path that no shell changes
 _DEPTH = 4  # script -> Accelerate file -> DeepSpeed file is what there is
 
 
@@ -55,6 +56,8 @@ class Draft:
         self.environment: dict[str, str] = {}
         self.places: dict[str, Location] = {}
         self.seen: set[str] = set()
+        self.nodes: int | None = None
+        self.more_devices = False
 
     def finish(self) -> tuple[Job, list[Any]]:
         def of(kind: type) -> tuple[Any, ...]:
@@ -69,6 +72,8 @@ class Draft:
             of(TrainingArguments),
             of(Source),
             self.places,
+            self.nodes,
+            None if self.more_devices else self.context.gpus_per_node,
         )
         return job, self.subjects
 
@@ -186,6 +191,7 @@ class Draft:
         assert script
         self.environment.update(script.environment)
         self.places.update(script.places)
+        self.nodes, self.more_devices = script.nodes, script.more_devices
         self.know("gpus_per_node", script.gpus_per_node, loaded.path)
         self.know("hardware", script.gpu_type or None, loaded.path)
         self.know(
@@ -227,7 +233,10 @@ class Draft:
                 self.accelerate(_of_line(command, origin), command.typed, command.where, folder, 1, command.script_words)
                 return
         loaded = self.gatherer.follow(target, origin, folder)
-        if loaded is None:
+        if loaded is None and origin == "--cli" and _LITERAL.fullmatch(str(target)):  # typed in the folder that it starts in
+            refused = replace(command, problems=(*command.problems, f"--config_file {target} is not there"))
+            self.commands[self.commands.index(command)] = refused
+        elif loaded is None:
             self.gatherer.report.skip(str(target), f"{origin} names it, and it is not here")
         elif loaded.dialect in ("accelerate", "sagemaker") and loaded.document is not None:
             self.seen.add(loaded.path)

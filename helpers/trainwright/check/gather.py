@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,24 @@ from trainwright.check.draft import Draft
 from trainwright.check.subject import Context, Job
 from trainwright.errors import UserError
 from trainwright.report import Location, Report
+
+# What judges the files of each dialect that are judged as a whole, in check/: a skill holds some of them.
+_RULES = {
+    "accelerate": "rules.accelerate",
+    "sagemaker": "rules.accelerate",
+    "deepspeed": "rules.deepspeed",
+    "training-arguments": "rules.arguments",
+    "script": "rules.job",
+    "python": "source",
+    "fsdp-config": "rules.fsdp",
+    "megatron": "rules.megatron",
+    "quantization": "rules.quantization",
+}
+
+
+def holds(module: str) -> bool:
+    """Whether this copy holds a module of check/."""
+    return importlib.util.find_spec(f"trainwright.check.{module}") is not None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -77,16 +96,7 @@ class Gatherer:
             yield draft
 
     def _row(self, loaded: files.Loaded) -> dict[str, Any]:
-        judged = loaded.dialect in (
-            "accelerate",
-            "sagemaker",
-            "deepspeed",
-            "training-arguments",
-            "script",
-            "python",
-            "fsdp-config",
-            "megatron",
-        )
+        judged = loaded.dialect in _RULES and holds(_RULES[loaded.dialect])
         row = {"path": loaded.path, "dialect": loaded.dialect, "judged": judged, "findings": 0}
         return self.found.rows.setdefault(loaded.path, row)
 

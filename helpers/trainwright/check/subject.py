@@ -309,6 +309,7 @@ class Command:
     script_words: tuple[str, ...]
     where: Location | None
     problems: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()  # the words before it: srun --mpi=pmix
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -323,3 +324,5 @@ class Job:
     arguments: tuple[TrainingArguments, ...] = ()
     sources: tuple[Source, ...] = ()
     places: Mapping[str, Location] = field(default_factory=dict)
+    nodes: int | None = None  # that the script asks for
+    devices_of_node: int | None = None  # where a machine surely has no more of them for this job

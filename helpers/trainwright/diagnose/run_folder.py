@@ -194,7 +194,8 @@ def _add_file(run: Run, path: Path) -> None:
     elif log.find(re.compile(r"torch[./]distributed[./]|exitcode\s*: ")):
         run.launcher = log
     else:
-        run.notes.append((str(path), "is no perf or log file of a run; other formats are not judged yet"))
+        blank = not any(line.text.strip() for line in log.lines)
+        run.notes.append((str(path), "is empty" if blank else "is no perf or log file of a run; other formats are not judged yet"))
 
 
 def settle(run: Run) -> None:

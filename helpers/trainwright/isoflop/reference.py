@@ -21,5 +21,5 @@ def has_reference() -> bool:
 def need_reference(action: str, other: str) -> None:
     """Raises NoReferenceError, one line, where this copy cannot train by itself."""
     if not has_reference():
-        where = f"the skill {RUN_SKILL} and the repository (pip install 'trainwright[run]') hold it"
+        where = f"the skill {RUN_SKILL} and the repository (clone it, and there pip install '.[run]') hold it"
         raise NoReferenceError(f"isoflop {action}: the reference trainer is not in this copy; {where}; {other}")

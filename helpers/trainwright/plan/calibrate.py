@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from trainwright.cost.constants import CALIBRATED, Constants, changed
 from trainwright.cost.footprint import GIB, MEMORY_CALIBRATED, Footprint, MemoryConstants, StageMemory
@@ -23,10 +23,41 @@ PER_DEVICE = ("sustained", "attention")  # one factor for each kind of device; t
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What a fit's factors of one kind rest on, as seen from one kind of device: rows, factors, the devices of the rows."""
+
+    kind: str
+    rows: int
+    factors: int
+    devices: tuple[str, ...]
+    device: str
+
+    @property
+    def tag(self) -> Literal["calibrated", "assumed"]:
+        return "calibrated" if self.rows and self.device in self.devices else "assumed"
+
+    @property
+    def sure(self) -> bool:
+        """Whether the interval narrows: runs of this very device, and no fewer than factors were drawn from them."""
+        return self.tag == "calibrated" and self.rows >= self.factors
+
+    @property
+    def doubt(self) -> str:
+        """Why a fit does not make the interval narrower; empty where it does, and where there is none."""
+        if not self.rows or self.sure:
+            return ""
+        if self.device not in self.devices:
+            return f"{self.kind} calibrated on {', '.join(self.devices) or 'devices that the fit does not name'}, not on {self.device}"
+        few = f"{self.rows} row{'s' if self.rows > 1 else ''} for {self.factors} factors"
+        return f"{self.kind} calibrated on {few}: too few to narrow the interval"
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """Factors on constants of time ("name" or "name:device") and of memory ("name"), and how many rows each rests on.
 
-    largest: most devices of a row; profile: a hardware profile (hardware.yaml's format) whose figures replace the bundled ones.
+    weighed: kinds of device whose memory was fitted; largest: most devices of a row.
+    profile: a hardware profile (hardware.yaml's format) whose figures replace the bundled ones.
     """
 
     time: dict[str, float] = field(default_factory=dict)
@@ -35,6 +66,7 @@ class Fit:
     memory_rows: int = 0
     largest: int = 0
     profile: dict[str, Any] | None = None
+    weighed: tuple[str, ...] = ()
 
     def hardware(self) -> Hardware | None:
         """The profile that the fit carries."""
@@ -46,19 +78,27 @@ class Fit:
         return found if profile is None else with_profile(found, profile)
 
     def constants(self, device: str) -> Constants:
-        """The shipped constants of time as this fit has them for one kind of device."""
+        """The shipped constants of time as this fit has them for one kind of device; no link carries more than its rate."""
         mine = {name.partition(":")[0]: factor for name, factor in self.time.items() if name.partition(":")[2] in ("", device)}
-        return changed(Constants(), mine)
+        found = changed(Constants(), mine)
+        return replace(found, intra=min(found.intra, 1.0), inter=min(found.inter, 1.0))
 
     def memory_constants(self) -> MemoryConstants:
         return changed(MemoryConstants(), self.memory)
 
     @property
-    def tag(self) -> str:
-        return "calibrated" if self.time_rows else "assumed"
+    def timed(self) -> tuple[str, ...]:
+        """Kinds of device that have factors of their own in time."""
+        return tuple(sorted({name.partition(":")[2] for name in self.time} - {""}))
+
+    def time_of(self, device: str) -> Basis:
+        return Basis("step time", self.time_rows, len(self.time), self.timed, device)
+
+    def memory_of(self, device: str) -> Basis:
+        return Basis("memory", self.memory_rows, len(self.memory), self.weighed or self.timed, device)
 
     def to_json(self) -> dict[str, Any]:
-        rows = {"time_rows": self.time_rows, "memory_rows": self.memory_rows, "largest": self.largest}
+        rows = {"time_rows": self.time_rows, "memory_rows": self.memory_rows, "largest": self.largest, "weighed": list(self.weighed)}
         return {"time": self.time, "memory": self.memory, **rows, "profile": self.profile}
 
 
@@ -90,7 +130,11 @@ def calibrate(rows: Sequence[Row], kind: str = "both", profile: dict[str, Any] |
     if not timed and not weighed:
         raise UserError("no row has a measured step_time_s or mem_gb and a plan that the model can price")
     largest = max(row.machine.devices for row in (*timed, *weighed) if row.machine)
-    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed), largest, profile)
+    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed), largest, profile, _devices(weighed))
+
+
+def _devices(rows: Sequence[Row]) -> tuple[str, ...]:
+    return tuple(sorted({row.machine.device.name for row in rows if row.machine}))
 
 
 def has_time(row: Row) -> bool:
@@ -106,7 +150,7 @@ def has_memory(row: Row) -> bool:
 def _fit_time(rows: Sequence[Row]) -> dict[str, float]:
     if not rows:
         return {}
-    devices = sorted({row.machine.device.name for row in rows if row.machine})
+    devices = _devices(rows)
     widths: dict[str, float] = {}
     for name, width in CALIBRATED.items():
         widths |= {f"{name}:{device}": width for device in devices} if name in PER_DEVICE else {name: width}

@@ -184,7 +184,9 @@ def read_fit(path: str) -> Fit:
     try:
         factors = [{str(k): float(v) for k, v in value[name].items()} for name in ("time", "memory")]
         profile = value.get("profile")
-        fit = Fit(factors[0], factors[1], int(value["time_rows"]), int(value["memory_rows"]), int(value.get("largest", 0)), profile)
+        weighed = tuple(str(name) for name in value.get("weighed", ()))
+        rows = int(value["time_rows"]), int(value["memory_rows"])
+        fit = Fit(factors[0], factors[1], *rows, int(value.get("largest", 0)), profile, weighed)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{path}: is no calibration; give what `plan calibrate --save FILE` wrote") from None
     for device in {name.partition(":")[2] for name in fit.time} | {""}:

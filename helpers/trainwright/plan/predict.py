@@ -11,7 +11,7 @@ from typing import Any
 
 from trainwright.cost.footprint import GIB
 from trainwright.errors import UserError
-from trainwright.plan.calibrate import Fit, memory_of, step_of
+from trainwright.plan.calibrate import Basis, Fit, memory_of, step_of
 from trainwright.plan.rows import LOSS_ASSUMED, Row
 
 # Half-widths of a 90 % interval in logarithms: what docs/plan-accuracy.md found, of runs from sources that no constant was fitted to,
@@ -90,6 +90,16 @@ def spread(value: float, half: float) -> Interval:
     return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
+def time_half(basis: Basis) -> float:
+    """Half the width of the interval of a step time, in logarithms."""
+    return CALIBRATED_SPREAD if basis.sure else SHIPPED_SPREAD
+
+
+def memory_half(basis: Basis) -> float:
+    """Half the width of the interval of a memory, in logarithms."""
+    return CALIBRATED_MEMORY if basis.sure else SHIPPED_MEMORY
+
+
 def predict(row: Row, fit: Fit) -> Prediction:
     """The prediction of one row."""
     if row.plan is None or row.machine is None:
@@ -103,9 +113,12 @@ def predict(row: Row, fit: Fit) -> Prediction:
     if step is None:
         missing = fit.machine(row.machine).device.missing()
         note = "; ".join(filter(None, (note, f"no step time is predicted before these are measured: {missing}")))
-    time = spread(step.seconds, CALIBRATED_SPREAD if fit.time_rows else SHIPPED_SPREAD) if step else None
-    weight = spread(memory.total / GIB, CALIBRATED_MEMORY if fit.memory_rows else SHIPPED_MEMORY)
-    return Prediction(row, time, weight, _oom(row, memory.total, fit), fit.tag, note)
+    device = row.machine.device.name
+    of_time, of_memory = fit.time_of(device), fit.memory_of(device)
+    note = "; ".join(filter(None, (note, of_time.doubt, of_memory.doubt)))
+    time = spread(step.seconds, time_half(of_time)) if step else None
+    weight = spread(memory.total / GIB, memory_half(of_memory))
+    return Prediction(row, time, weight, _oom(row, memory.total, fit), of_time.tag, note)
 
 
 def _oom(row: Row, used: float, fit: Fit) -> bool | None:

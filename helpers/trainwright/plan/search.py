@@ -20,6 +20,9 @@ LIGHTER = 0.85  # of a plan's bytes: room for the memory model's own error
 NEAR_ENOUGH = 0.10  # of the fastest: how much slower a plan with less memory may be where memory is the objective
 Objective = Literal["time", "memory"]
 Adapt = Callable[[Plan], Plan | str]
+TIGHT = 0.9  # of the capacity, from which a fit is no sure one
+PAIR_SPREAD = 0.10  # of the ratio of two plans' errors, in logarithms: docs/plan-accuracy.md
+TIE, SURE = 0.05, 0.80  # a smaller gain, or a smaller chance of being faster at all, is a tie
 NEAR = 1e-9  # relative: times closer than this are one, and the simpler plan wins
 
 
@@ -43,6 +46,7 @@ class Found:
     space: Space
     complete: bool
     notes: list[str] = field(default_factory=list)
+    capacity: float = math.inf  # bytes of a device
 
     @property
     def best(self) -> Priced | None:
@@ -50,8 +54,22 @@ class Found:
 
     @property
     def fallback(self) -> Priced | None:
-        """The simplest plan that fits, of those the fastest micro batch: what to run while nothing is proven."""
-        return min(self.fitting, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
+        """What to run while nothing is proven: the simplest plan; where that is tight, the simplest with room that is no slower or ties."""
+        plain, best = self.simplest, self.best
+        if plain is None or best is None or self.has_room(plain):
+            return plain
+        slow = [one.seconds for one in (plain, best)]
+        roomy = [one for one in self.fitting if self.has_room(one) and (one.seconds <= slow[0] or ties(one.seconds / slow[1] - 1))]
+        return _simplest(roomy) or plain
+
+    @property
+    def simplest(self) -> Priced | None:
+        """The simplest plan that fits, of those the fastest micro batch."""
+        return _simplest(self.fitting)
+
+    def has_room(self, one: Priced) -> bool:
+        """Whether a plan leaves a margin for the memory model's own error."""
+        return one.bytes <= TIGHT * self.capacity
 
     def front(self) -> list[Priced]:
         """From the fastest on, each that takes less memory than all that are faster."""
@@ -71,6 +89,20 @@ class Found:
         """What to turn to where a plan runs out of memory: the fewest settings changed for LIGHTER of its bytes, of those the fastest."""
         light = [one for one in self.fitting if one.bytes <= LIGHTER * than.bytes]
         return min(light, key=lambda one: (len(differences(one.plan, than.plan)), one.seconds, one.plan.simplicity()), default=None)
+
+
+def _simplest(plans: Sequence[Priced]) -> Priced | None:
+    return min(plans, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
+
+
+def chance(gain: float) -> float:
+    """The probability that a plan predicted to be `gain` faster than another is faster at all."""
+    return 0.5 * (1 + math.erf(math.log(1 + gain) / PAIR_SPREAD / math.sqrt(2)))
+
+
+def ties(gain: float) -> bool:
+    """Whether a predicted gain is within the model's own error."""
+    return gain < TIE or chance(gain) < SURE
 
 
 def differences(one: Plan, other: Plan) -> list[str]:
@@ -130,7 +162,7 @@ def search(
             fitting.append(one)
     fitting.sort(key=lambda one: (one.seconds, one.plan.simplicity()))
     ordered = _by(objective, _stable(fitting))
-    return Found(ordered, dict(sorted(tally.rejected.items())), size, priced, space, complete, notes)
+    return Found(ordered, dict(sorted(tally.rejected.items())), size, priced, space, complete, notes, capacity)
 
 
 def _by(objective: Objective, fitting: list[Priced]) -> list[Priced]:

@@ -11,10 +11,10 @@ from trainwright.cost.step import StepTime
 from trainwright.parallel import Plan
 from trainwright.plan.inputs import Inputs
 from trainwright.plan.rows import Row
+from trainwright.plan.search import TIGHT
 
 LONG_SEQUENCE = 32_768  # tokens from which packed documents change what attention costs
 FAR, SHIPPED_LARGEST = 4, 3072  # how far beyond its rows a fit may go; the largest run that the shipped constants have seen
-TIGHT = 0.9  # of the capacity, from which a fit is no sure one
 ALIGNED_HEAD, ALIGNED_VOCAB = 64, 128
 
 
@@ -70,10 +70,11 @@ def of_the_decision(given: Inputs, decided: dict[str, Any]) -> list[str]:
 
 def missing(given: Inputs, steps: int | None) -> list[dict[str, str]]:
     """What was not told, and what stands in its place."""
+    of_time = given.fit.time_of(given.machine.device.name)
     told = {
         "measured stage latencies": ("stages" in given.measured, "the model's layer times (--latencies gives measured ones)"),
         "measured workspace": ("workspace" in given.measured, "the model's (--workspace)"),
-        "runs of this stack": (bool(given.fit.time_rows), "the shipped constants (plan calibrate RUNS.csv --save FIT)"),
+        "runs of this stack": (of_time.tag == "calibrated", of_time.doubt or "the shipped constants (plan calibrate RUNS.csv --save FIT)"),
         "run length": (steps is not None, "a run long enough to pay for any probe (--steps, --tokens)"),
         "link contention": (given.contention > 1 or given.machine.devices <= given.machine.node, "a network of our own (--contention)"),
     }
@@ -119,7 +120,8 @@ def counter_signals(given: Inputs, plan: Plan, step: StepTime) -> list[str]:
 def _of_the_job(given: Inputs) -> list[tuple[bool, str]]:
     job, network = given.job, given.job.network
     heads = {kind.head_dim for kind in network.kinds}
-    uncounted = [name for name, fit in (("step time", given.fit.time_rows), ("memory", given.fit.memory_rows)) if not fit]
+    bases = (given.fit.time_of(given.machine.device.name), given.fit.memory_of(given.machine.device.name))
+    uncounted = [basis.kind for basis in bases if basis.tag == "assumed"]
     return [
         (len(network.kinds) == 1 and job.devices <= job.node, "equal layers in one node: plain data parallelism is rarely beaten by much"),
         (job.seq_len >= LONG_SEQUENCE, f"sequences of {job.seq_len} tokens: packed documents make attention depend on the data"),
@@ -129,6 +131,7 @@ def _of_the_job(given: Inputs) -> list[tuple[bool, str]]:
         (given.machine.slowest > 1, "one device is slower than the others: every plan waits for it"),
         (any(kind.experts for kind in network.kinds), "experts: tokens are taken as spread evenly, which routers do not promise"),
         (bool(uncounted), f"{' and '.join(uncounted)} not calibrated on this machine"),
+        *((bool(basis.doubt), basis.doubt) for basis in bases),
         (
             given.job.devices > FAR * (given.fit.largest or SHIPPED_LARGEST),
             f"{given.job.devices} devices: more than {FAR} times any run behind",

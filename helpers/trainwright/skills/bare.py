@@ -49,9 +49,12 @@ def _is_rule(node: ast.AST) -> bool:
 
 
 def bare_table(source: str, origin: str) -> str:
-    """YAML without the lines that are comments from their first column on, where no text of a value can begin."""
-    kept = [line for line in source.splitlines(keepends=True) if not line.startswith("#")]
-    return f"# {origin} without its comments\n{''.join(kept).lstrip()}"
+    """YAML of the same value without comments and layout."""
+    import yaml
+
+    text = yaml.safe_dump(yaml.safe_load(source), default_flow_style=True, width=140, allow_unicode=True, sort_keys=False)
+    text = re.sub(r"\n +", "\n ", text)  # within braces the depth of a line says nothing
+    return f"# {origin} without its comments and its layout\n{text}"
 
 
 def _docstring(node: ast.AST) -> range:

@@ -25,7 +25,8 @@ def launch_line_misread(job: Job) -> Iterator[Hit]:
 
     A flag such as `--same_network` or `--use_fsdp` takes no value: a word behind it becomes the training script, and every later flag
     an argument of that script. `type=bool` flags of Megatron take any word for true. `--dynamo_backend torhchxla_trace_once`, the one
-    spelling that the command line offers, is refused by the worker. Unknown flags and choices are refused at once.
+    spelling that the command line offers, is refused by the worker. Unknown flags and choices are refused at once, and so is a
+    `--config_file` that is not there (judged of `--cli` alone: what a script names may lie elsewhere).
 
     Bad `job.sh`:
 

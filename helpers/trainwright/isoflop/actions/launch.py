@@ -42,18 +42,38 @@ def run(options: argparse.Namespace) -> Report:
     report = Report("isoflop")
     todo = workers.left(study, options.retry_failed)
     if not options.execute:
-        report.text = [*plans.lines(study.plan), *grid(study.plan), f"{len(todo)} of {len(study.runs)} runs to do; --execute starts them"]
+        report.text = [*plans.lines(study.plan), *grid(study.plan)]
         report.data = _data(options, study, None, [run["id"] for run in todo])
-        report.findings = plans.findings(study.plan)
+        plans.examine(report, study.plan)
+        _foretell(report, study, len(todo))
         return report
-    if todo and not study.plan.get("trainer"):
-        need_reference("launch", "a plan with --trainer FILE runs yours")
-        if not probe.importable("torch"):
-            raise MissingPackageError("torch", "isoflop launch")
+    if todo:
+        need_trainer(study)
     with studies.held(study), progress("isoflop", options.quiet) as step:
         done = workers.work(study, options.workers or parallel(study.plan), timeout_s, step, options.retry_failed)
     conclude(report, options, study, done)
     return report
+
+
+def need_trainer(study: studies.Study) -> None:
+    """Raises UserError where the plan names no trainer and the reference trainer or its torch is not here."""
+    if study.plan.get("trainer"):
+        return
+    need_reference("launch", "a plan with --trainer FILE runs yours")
+    if not probe.importable("torch"):
+        raise MissingPackageError("torch", "isoflop launch")
+
+
+def _foretell(report: Report, study: studies.Study, todo: int) -> None:
+    """What --execute would do: start the runs, or end because there is nothing here that trains."""
+    to_do = f"{todo} of {len(study.runs)} runs to do"
+    try:
+        if todo:
+            need_trainer(study)
+        report.text.append(f"{to_do}; --execute starts them")
+    except UserError as problem:
+        report.text.append(f"{to_do}; --execute would start none and end with exit {int(problem.exit)}")
+        report.findings.append(Finding("iso-no-trainer", Severity.WARNING, str(problem)))
 
 
 def judge(study: studies.Study, timeout_s: float) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from trainwright import probe
@@ -21,6 +24,7 @@ EXAMPLES = """examples:
   trainwright isoflop plan --calibration-dir out/cal --budgets 1e19 1e20 --hardware h100-sxm --mfu 0.35 --devices 64 --plan p.yaml
   trainwright isoflop plan --calibration-dir out/cal --budgets 1e18 --lr-rule fixed --lr 3e-4 --trainer trainer.yaml --plan p.yaml"""
 _SHOWN = 40
+_SLACK = 2.0  # times, in N: assumed, for data whose minimum lies elsewhere than that of the published points
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +65,7 @@ def run(options: argparse.Namespace) -> Report:
     plan = planning.document(planned, members, rules, _extra(options, hardware))
     report = Report("isoflop", data={"action": "plan", "plan": options.plan, **summary(plan)})
     report.text = lines(plan)
-    report.findings = findings(plan)
+    examine(report, plan)
     report.summary = f"{len(planned.runs)} runs"
     if options.plan:
         write_text(options.plan, planning.dump(plan))
@@ -139,12 +143,23 @@ def lines(plan: dict[str, Any]) -> list[str]:
     text += [f"left out: {row['member']} at {row['budget']:g} FLOP: {row['reason']}" for row in plan["left_out"][:_SHOWN]]
     cost = summary(plan)["cost"]
     here = "unknown" if cost["seconds_here"] is None else format_seconds(cost["seconds_here"])
+    text.append(_counted(plan))
     text.append(f"{len(runs)} runs, {cost['flops']:.4g} FLOP; here, one after another: {here}")
     if plan.get("hardware"):
         hours, where = cost["device_hours"], plan["hardware"]
         said = f"unknown: {cost['reason']}" if hours is None else f"{hours:.4g} ({hours / where['devices']:.4g} h on {where['devices']})"
         text.append(f"device hours on {where['name']} at {where['mfu']:.0%} of its peak: {said}")
     return text
+
+
+def _counted(plan: dict[str, Any]) -> str:
+    """Which N and which operations the columns are of: every definition gives another exponent."""
+    rules = ", ".join(sorted({str(member.get("flops_rule", "unknown")) for member in plan["members"]}))
+    return f"N counts {_rule(plan)} weights; FLOP by the rule {rules}"
+
+
+def _rule(plan: dict[str, Any]) -> str:
+    return str((plan.get("rules") or {}).get("params", "unknown"))
 
 
 def _line(run: dict[str, Any]) -> str:
@@ -155,15 +170,24 @@ def _line(run: dict[str, Any]) -> str:
     )
 
 
+def examine(report: Report, plan: dict[str, Any]) -> None:
+    """The plan's findings, and what could not be judged here."""
+    report.findings = findings(plan)
+    if not probe.importable("numpy"):
+        report.skip("iso-off-optimum", "numpy is not installed")
+
+
 def findings(plan: dict[str, Any]) -> list[Finding]:
     """What makes such a study fail, told before it runs."""
     found = []
     runs = plan["runs"]
+    text = {member["name"] for member in plan["members"] if member.get("modality", "text") == "text"}
     for budget in dict.fromkeys(run["budget"] for run in runs):
         sizes = sorted({run["params"] for run in runs if run["budget"] == budget})
         if len(sizes) < 4:
             words = f"{budget:g} FLOP: {len(sizes)} sizes, and a parabola with its doubt needs four or more"
             found.append(Finding("iso-few-sizes", Severity.WARNING, words, checked="derived"))
+        found += _off_optimum(budget, [run for run in runs if run["budget"] == budget and run["member"] in text], _rule(plan))
     short = [run["id"] for run in runs if run["steps"] < planning.UNDERCOOKED]
     if short:
         words = f"{len(short)} runs have fewer than {planning.UNDERCOOKED} steps and may be undercooked: {', '.join(short[:4])}"
@@ -171,3 +195,26 @@ def findings(plan: dict[str, Any]) -> list[Finding]:
     if len({run["budget"] for run in runs}) < 3:
         found.append(Finding("iso-few-budgets", Severity.WARNING, "fewer than three budgets: an exponent has no doubt that can be told"))
     return found
+
+
+def _off_optimum(budget: float, runs: Sequence[dict[str, Any]], rule: str) -> list[Finding]:
+    """A warning where all sizes of a budget lie on one side of the minimum that is assumed for text, and not near it."""
+    if not runs or not probe.importable("numpy"):
+        return []
+    from trainwright.isoflop.power import assumed_optimum
+
+    sizes = sorted(run["params"] for run in runs)
+    ratios = sorted(run["tokens"] / run["params"] for run in runs)
+    factor = median(run["flops"] / run["params"] / run["tokens"] for run in runs)
+    best = assumed_optimum(budget, factor) if factor > 0 else 0.0
+    if not 0 < best < math.inf:  # an edited plan may say anything
+        return []
+    if sizes[0] / _SLACK <= best <= sizes[-1] * _SLACK:
+        return []
+    there = f"N {format_count(round(best))}, D/N {budget / factor / best**2:.3g}"
+    words = (
+        f"{budget:g} FLOP: N ({rule}) {format_count(sizes[0])} to {format_count(sizes[-1])}, D/N {ratios[0]:.3g} to {ratios[-1]:.3g}, "
+        f"cannot hold the minimum, which the published Chinchilla points put at {there}; "
+        f"take {'larger' if best > sizes[-1] else 'smaller'} sizes or other budgets (`isoflop power` judges them)"
+    )
+    return [Finding("iso-off-optimum", Severity.WARNING, words, checked="derived")]

@@ -123,6 +123,11 @@ def _run(command: Command, arguments: list[str]) -> int:
         _emit(report, options)
         for note in report.notes if not options.quiet else []:
             _say(f"trainwright {command.name}: {note}")
+    except _UsageError as problem:
+        if _wants_json(arguments):
+            options.format, options.output = "json", "-"
+            _emit(Report(command.name, findings=[Finding("USAGE", Severity.ERROR, problem.message)], exit=Exit.USAGE), options)
+        return Exit.USAGE
     except SystemExit as stop:
         return int(stop.code or 0)
     except UserError as problem:
@@ -149,10 +154,25 @@ def _answer(command: Command, face: Any, options: argparse.Namespace) -> Report:
         return Report(command.name, findings=[Finding(problem.rule, Severity.ERROR, message, where)], exit=problem.exit)
 
 
+class _UsageError(SystemExit):
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message.replace("\n", " "))[:500])
+        text = printable(message.replace("\n", " "))[:500]
+        try:
+            super().error(text)
+        except SystemExit:
+            raise _UsageError(text) from None
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    return "--format=json" in arguments or "--format json" in " ".join(arguments)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -227,7 +247,8 @@ def _emit(report: Report, options: argparse.Namespace) -> None:
         return
     write_text(options.output, text)
     if not options.quiet:
-        _say(f"trainwright {report.command}: wrote {options.output}")
+        counts = ", ".join(f"{count} {word}{'s' * (count > 1)}" for word, count in report.counts().items() if count)
+        _say(f"trainwright {report.command}: wrote {options.output}{counts and f' ({counts})'}")
 
 
 def _text(report: Report, options: argparse.Namespace, limit: int) -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from trainwright.report import Report
 from trainwright.rules import load_all
@@ -10,11 +11,13 @@ EXAMPLES = "example: trainwright rules --format json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--filter", metavar="TEXT", default="", help="only rules whose code, name or covered trap contains TEXT")
+    parser.add_argument(
+        "--filter", metavar="TEXT", default="", help="only rules with TEXT at the start of a word of their code, name, title or traps"
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
-    wanted = options.filter.lower()
+    every, wanted = load_all().values(), _words(options.filter)
     rows = [
         {
             "rule": r.code,
@@ -26,8 +29,14 @@ def run(options: argparse.Namespace) -> Report:
             "source": r.source,
             "covers": list(r.covers),
         }
-        for r in load_all().values()
-        if wanted in " ".join((r.code, r.name, *r.covers)).lower()
+        for r in every
+        if f" {wanted}" in f" {_words(' '.join((r.code, r.name, r.title, *r.covers)))}"
     ]
     text = [f"{row['rule']}  {row['severity']:7}  {row['name']}: {row['title']}" for row in rows]
+    if not rows:
+        text = [f"no rule has {options.filter[:80]!r} in its code, name, title or traps; {len(every)} rules are here"]
     return Report("rules", data={"rules": rows}, text=text)
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).lstrip()

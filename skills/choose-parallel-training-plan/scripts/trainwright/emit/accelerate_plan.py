@@ -66,12 +66,17 @@ def _expressible(job: Planned) -> None:
         ((plan.loss == "compiled") != plan.compiled or plan.loss == "chunked", f"a loss that is {plan.loss} in a model that is not so"),
         (plan.precision == "fp8", "fp8 (its recipe is not part of a plan)"),
         (plan.offload != "none", "offloaded optimizer states alone (FSDP2 offloads weights with them)"),
-        (plan.gradient_bytes != reduced, f"gradients reduced in {8 * plan.gradient_bytes} bits ({8 * reduced} are, in {plan.precision})"),
+        (plan.gradient_bytes != reduced, _reduction(plan, reduced)),
         (not plan.flash_attention, "attention that is not fused"),
         (not plan.overlap_gradients, "gradients reduced after the backward"),
         *never(plan),
     ]
     refuse(NAME, problems)
+
+
+def _reduction(plan: Plan, reduced: int) -> str:
+    bits = f"gradients reduced in {8 * plan.gradient_bytes} bits"
+    return f"{bits} ({8 * reduced} are, in {plan.precision}: gradient_bytes={reduced})"
 
 
 def _fsdp(job: Planned) -> list[str]:

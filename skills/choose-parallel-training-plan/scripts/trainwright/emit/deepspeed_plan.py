@@ -86,7 +86,7 @@ def _expressible(job: Planned) -> None:
         (plan.offload != "none" and plan.zero_stage == 0, "offloaded optimizer states without ZeRO"),
         (
             reduced is not None and plan.gradient_bytes != reduced,
-            f"gradients of {8 * plan.gradient_bytes} bits at this stage and precision",
+            f"gradients of {8 * plan.gradient_bytes} bits at this stage and precision: gradient_bytes={reduced}",
         ),
         (not plan.flash_attention, "attention that is not fused"),
         (plan.zero_stage == 0 and not plan.overlap_gradients, "gradients reduced after the backward without ZeRO"),

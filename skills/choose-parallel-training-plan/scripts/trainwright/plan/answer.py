@@ -9,8 +9,9 @@ from trainwright.cost.footprint import GIB, MemoryConstants
 from trainwright.cost.step import StepTime
 from trainwright.parallel import Plan
 from trainwright.plan import decide, signals
+from trainwright.plan.calibrate import Basis
 from trainwright.plan.inputs import Inputs
-from trainwright.plan.predict import CALIBRATED_MEMORY, CALIBRATED_SPREAD, SHIPPED_MEMORY, SHIPPED_SPREAD, spread
+from trainwright.plan.predict import memory_half, spread, time_half
 from trainwright.plan.search import Found, Priced
 from trainwright.report import Report
 from trainwright.units import format_bytes, format_seconds
@@ -21,19 +22,18 @@ def entry(given: Inputs, plan: Plan) -> dict[str, Any]:
     stages = given.footprint.stages(plan, step.split)
     peak = max(stages, key=lambda stage: stage.total)
     known = not given.machine.device.missing()
-    half = CALIBRATED_SPREAD if given.fit.time_rows else SHIPPED_SPREAD
+    of_time, of_memory = given.fit.time_of(given.machine.device.name), given.fit.memory_of(given.machine.device.name)
     host = given.footprint.host_bytes(
         replace(plan, layer_split=step.split) if plan.pp > 1 else plan, min(given.job.node, given.job.devices)
     )
-    tag = "calibrated" if given.measured else given.fit.tag
-    memory_half = CALIBRATED_MEMORY if given.fit.memory_rows else SHIPPED_MEMORY
-    memory = spread(peak.total, memory_half)
+    tag = "calibrated" if given.measured else of_time.tag
+    memory = spread(peak.total, memory_half(of_memory))
     return {
         "plan": replace(plan, layer_split=step.split if plan.pp > 1 else plan.layer_split).to_json(),
-        "step_time_s": {**spread(step.seconds, half).to_json(), "tag": tag} if known else None,
+        "step_time_s": {**spread(step.seconds, time_half(of_time)).to_json(), "tag": tag} if known else None,
         "tokens_per_s_per_device": _rate(given, step) if known else None,
         "time": step.to_json() if known else None,
-        "memory_bytes": {**memory.to_json(), "tag": "calibrated" if given.fit.memory_rows else "assumed"},
+        "memory_bytes": {**memory.to_json(), "tag": of_memory.tag},
         "memory": {
             "metric": "device",
             "stages": [stage.to_json() for stage in stages],
@@ -60,17 +60,16 @@ def figures(given: Inputs) -> dict[str, Any]:
     return {
         "device": {"name": device.name, **{name: getattr(device, name).to_json() for name in names}},
         "links": levels,
-        "constants": _tagged(given.steps.constants, Constants(), given.fit.time),
-        "memory_constants": _tagged(given.footprint.constants, MemoryConstants(), given.fit.memory),
+        "constants": _tagged(given.steps.constants, Constants(), given.fit.time, given.fit.time_of(device.name)),
+        "memory_constants": _tagged(given.footprint.constants, MemoryConstants(), given.fit.memory, given.fit.memory_of(device.name)),
         "unprofiled": device.missing(),
     }
 
 
-def _tagged(now: Any, shipped: Any, fitted: dict[str, float]) -> dict[str, Any]:
-    moved = {name.partition(":")[0] for name in fitted}
+def _tagged(now: Any, shipped: Any, fitted: dict[str, float], basis: Basis) -> dict[str, Any]:
+    moved = {name.partition(":")[0] for name in fitted if name.partition(":")[2] in ("", basis.device)}
     return {
-        field.name: {"value": getattr(now, field.name), "tag": "calibrated" if field.name in moved else "assumed"}
-        for field in fields(shipped)
+        field.name: {"value": getattr(now, field.name), "tag": basis.tag if field.name in moved else "assumed"} for field in fields(shipped)
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from trainwright.cost.constants import CALIBRATED, Constants, changed
 from trainwright.cost.footprint import GIB, MEMORY_CALIBRATED, Footprint, MemoryConstants, StageMemory
@@ -22,6 +22,33 @@ PER_DEVICE = ("sustained", "attention")
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+
+    kind: str
+    rows: int
+    factors: int
+    devices: tuple[str, ...]
+    device: str
+
+    @property
+    def tag(self) -> Literal["calibrated", "assumed"]:
+        return "calibrated" if self.rows and self.device in self.devices else "assumed"
+
+    @property
+    def sure(self) -> bool:
+        return self.tag == "calibrated" and self.rows >= self.factors
+
+    @property
+    def doubt(self) -> str:
+        if not self.rows or self.sure:
+            return ""
+        if self.device not in self.devices:
+            return f"{self.kind} calibrated on {', '.join(self.devices) or 'devices that the fit does not name'}, not on {self.device}"
+        few = f"{self.rows} row{'s' if self.rows > 1 else ''} for {self.factors} factors"
+        return f"{self.kind} calibrated on {few}: too few to narrow the interval"
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
 
     time: dict[str, float] = field(default_factory=dict)
@@ -30,6 +57,7 @@ class Fit:
     memory_rows: int = 0
     largest: int = 0
     profile: dict[str, Any] | None = None
+    weighed: tuple[str, ...] = ()
 
     def hardware(self) -> Hardware | None:
         return None if self.profile is None else from_table(self.profile, "the calibration's profile")
@@ -40,17 +68,24 @@ class Fit:
 
     def constants(self, device: str) -> Constants:
         mine = {name.partition(":")[0]: factor for name, factor in self.time.items() if name.partition(":")[2] in ("", device)}
-        return changed(Constants(), mine)
+        found = changed(Constants(), mine)
+        return replace(found, intra=min(found.intra, 1.0), inter=min(found.inter, 1.0))
 
     def memory_constants(self) -> MemoryConstants:
         return changed(MemoryConstants(), self.memory)
 
     @property
-    def tag(self) -> str:
-        return "calibrated" if self.time_rows else "assumed"
+    def timed(self) -> tuple[str, ...]:
+        return tuple(sorted({name.partition(":")[2] for name in self.time} - {""}))
+
+    def time_of(self, device: str) -> Basis:
+        return Basis("step time", self.time_rows, len(self.time), self.timed, device)
+
+    def memory_of(self, device: str) -> Basis:
+        return Basis("memory", self.memory_rows, len(self.memory), self.weighed or self.timed, device)
 
     def to_json(self) -> dict[str, Any]:
-        rows = {"time_rows": self.time_rows, "memory_rows": self.memory_rows, "largest": self.largest}
+        rows = {"time_rows": self.time_rows, "memory_rows": self.memory_rows, "largest": self.largest, "weighed": list(self.weighed)}
         return {"time": self.time, "memory": self.memory, **rows, "profile": self.profile}
 
 
@@ -78,7 +113,11 @@ def calibrate(rows: Sequence[Row], kind: str = "both", profile: dict[str, Any] |
     if not timed and not weighed:
         raise UserError("no row has a measured step_time_s or mem_gb and a plan that the model can price")
     largest = max(row.machine.devices for row in (*timed, *weighed) if row.machine)
-    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed), largest, profile)
+    return Fit(_fit_time(timed), _fit_memory(weighed), len(timed), len(weighed), largest, profile, _devices(weighed))
+
+
+def _devices(rows: Sequence[Row]) -> tuple[str, ...]:
+    return tuple(sorted({row.machine.device.name for row in rows if row.machine}))
 
 
 def has_time(row: Row) -> bool:
@@ -92,7 +131,7 @@ def has_memory(row: Row) -> bool:
 def _fit_time(rows: Sequence[Row]) -> dict[str, float]:
     if not rows:
         return {}
-    devices = sorted({row.machine.device.name for row in rows if row.machine})
+    devices = _devices(rows)
     widths: dict[str, float] = {}
     for name, width in CALIBRATED.items():
         widths |= {f"{name}:{device}": width for device in devices} if name in PER_DEVICE else {name: width}

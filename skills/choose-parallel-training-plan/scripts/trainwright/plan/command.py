@@ -136,6 +136,8 @@ def _compare(options: argparse.Namespace, report: Report) -> None:
     report.text = [answer.line(f"plan {i + 1}", entries[i]) for i in order]
     load_all("plan")
     report.findings = _misfits(given, [(i + 1, plans[i]) for i in order if not entries[i]["fits"]])
+    if not any(one["fits"] for one in entries):
+        report.findings = [*check_all(Found([], {}, len(plans), len(plans), given.space, True)), *report.findings]
     _say_unprofiled(given, report)
     if options.html or options.svg:
         priced = [Priced(plan, given.steps.seconds(plan, given.steps.split(plan)), given.footprint.peak(plan).total) for plan in plans]
@@ -157,7 +159,13 @@ def _emit(options: argparse.Namespace, report: Report) -> None:
     plan.microbatches(options.global_batch)
     job = Planned(plan, options.global_batch, options.seq_len, layers.num_layers, model)
     report.data = {"action": "emit", "plan": job.normal().plan.to_json(), "emitted": emitting.written(job, options.emit, options.emit_file)}
-    report.text = [f"wrote {options.emit_file}"] if options.emit_file else report.data["emitted"]["text"].splitlines()
+    if options.emit_file:
+        report.text = [f"wrote {options.emit_file}"]
+        return
+    report.text = report.data["emitted"]["text"].splitlines()
+    if options.format == "text":
+        report.notes = [f"inferred: {one['name']} = {one['value']} ({one['source']})" for one in report.inferred]
+        report.inferred = []
 
 
 def plan_of(text: str, given: inputs.Inputs) -> Plan:

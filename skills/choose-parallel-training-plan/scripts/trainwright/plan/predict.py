@@ -10,7 +10,7 @@ from typing import Any
 
 from trainwright.cost.footprint import GIB
 from trainwright.errors import UserError
-from trainwright.plan.calibrate import Fit, memory_of, step_of
+from trainwright.plan.calibrate import Basis, Fit, memory_of, step_of
 from trainwright.plan.rows import LOSS_ASSUMED, Row
 
 SHIPPED_SPREAD, CALIBRATED_SPREAD = 0.35, 0.15
@@ -81,6 +81,14 @@ def spread(value: float, half: float) -> Interval:
     return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
+def time_half(basis: Basis) -> float:
+    return CALIBRATED_SPREAD if basis.sure else SHIPPED_SPREAD
+
+
+def memory_half(basis: Basis) -> float:
+    return CALIBRATED_MEMORY if basis.sure else SHIPPED_MEMORY
+
+
 def predict(row: Row, fit: Fit) -> Prediction:
     if row.plan is None or row.machine is None:
         return Prediction(row, None, None, None, "", row.reason)
@@ -93,9 +101,12 @@ def predict(row: Row, fit: Fit) -> Prediction:
     if step is None:
         missing = fit.machine(row.machine).device.missing()
         note = "; ".join(filter(None, (note, f"no step time is predicted before these are measured: {missing}")))
-    time = spread(step.seconds, CALIBRATED_SPREAD if fit.time_rows else SHIPPED_SPREAD) if step else None
-    weight = spread(memory.total / GIB, CALIBRATED_MEMORY if fit.memory_rows else SHIPPED_MEMORY)
-    return Prediction(row, time, weight, _oom(row, memory.total, fit), fit.tag, note)
+    device = row.machine.device.name
+    of_time, of_memory = fit.time_of(device), fit.memory_of(device)
+    note = "; ".join(filter(None, (note, of_time.doubt, of_memory.doubt)))
+    time = spread(step.seconds, time_half(of_time)) if step else None
+    weight = spread(memory.total / GIB, memory_half(of_memory))
+    return Prediction(row, time, weight, _oom(row, memory.total, fit), of_time.tag, note)
 
 
 def _oom(row: Row, used: float, fit: Fit) -> bool | None:

@@ -19,6 +19,9 @@ LIGHTER = 0.85
 NEAR_ENOUGH = 0.10
 Objective = Literal["time", "memory"]
 Adapt = Callable[[Plan], Plan | str]
+TIGHT = 0.9
+PAIR_SPREAD = 0.10
+TIE, SURE = 0.05, 0.80
 NEAR = 1e-9
 
 
@@ -40,6 +43,7 @@ class Found:
     space: Space
     complete: bool
     notes: list[str] = field(default_factory=list)
+    capacity: float = math.inf
 
     @property
     def best(self) -> Priced | None:
@@ -47,7 +51,19 @@ class Found:
 
     @property
     def fallback(self) -> Priced | None:
-        return min(self.fitting, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
+        plain, best = self.simplest, self.best
+        if plain is None or best is None or self.has_room(plain):
+            return plain
+        slow = [one.seconds for one in (plain, best)]
+        roomy = [one for one in self.fitting if self.has_room(one) and (one.seconds <= slow[0] or ties(one.seconds / slow[1] - 1))]
+        return _simplest(roomy) or plain
+
+    @property
+    def simplest(self) -> Priced | None:
+        return _simplest(self.fitting)
+
+    def has_room(self, one: Priced) -> bool:
+        return one.bytes <= TIGHT * self.capacity
 
     def front(self) -> list[Priced]:
         found: list[Priced] = []
@@ -64,6 +80,18 @@ class Found:
     def lighter(self, than: Priced) -> Priced | None:
         light = [one for one in self.fitting if one.bytes <= LIGHTER * than.bytes]
         return min(light, key=lambda one: (len(differences(one.plan, than.plan)), one.seconds, one.plan.simplicity()), default=None)
+
+
+def _simplest(plans: Sequence[Priced]) -> Priced | None:
+    return min(plans, key=lambda one: (kind_of(one.plan), one.seconds, one.plan.simplicity()), default=None)
+
+
+def chance(gain: float) -> float:
+    return 0.5 * (1 + math.erf(math.log(1 + gain) / PAIR_SPREAD / math.sqrt(2)))
+
+
+def ties(gain: float) -> bool:
+    return gain < TIE or chance(gain) < SURE
 
 
 def differences(one: Plan, other: Plan) -> list[str]:
@@ -115,7 +143,7 @@ def search(
             fitting.append(one)
     fitting.sort(key=lambda one: (one.seconds, one.plan.simplicity()))
     ordered = _by(objective, _stable(fitting))
-    return Found(ordered, dict(sorted(tally.rejected.items())), size, priced, space, complete, notes)
+    return Found(ordered, dict(sorted(tally.rejected.items())), size, priced, space, complete, notes, capacity)
 
 
 def _by(objective: Objective, fitting: list[Priced]) -> list[Priced]:

@@ -14,7 +14,7 @@ from trainwright.doctor.observe import Seen
 from trainwright.environment import Device
 
 NAME = "this-machine"
-TO_MEASURE = "not measured; doctor --deep --bandwidth / bench collectives fill it"
+TO_MEASURE = "not measured: nothing of this release measures it; a figure may be written here by hand, with its source"
 _PER = {"cuda": "device", "xpu": "tile", "hpu": "device"}
 
 

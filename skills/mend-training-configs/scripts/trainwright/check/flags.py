@@ -54,7 +54,7 @@ def command_of(words: Sequence[str], where: Location | None = None) -> Command |
         if name == "accelerate-launch":
             return _accelerate(list(words[index + 1 :]), where)
         if name in ("torchrun", "deepspeed"):
-            return _other(name, list(words[index + 1 :]), where)
+            return replace(_other(name, list(words[index + 1 :]), where), wrapper=tuple(words[:index]))
         if name.startswith("python"):
             command = _python(list(words[index + 1 :]), where)
             return replace(command, typed=_ranks_of_wrapper(words[:index])) if command and command.launcher == "python" else command

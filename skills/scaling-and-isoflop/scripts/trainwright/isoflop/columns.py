@@ -95,7 +95,7 @@ def resolve(header: Sequence[str], chosen: dict[str, str], source: str) -> dict[
         if column is None:
             continue
         if column not in counts:
-            raise UserError(f"{source}: there is no column {column!r} for {field}; the columns are {_listed(header)}")
+            raise UserError(f"{source}: there is no column {column!r} for {field}; the columns are {listed(header)}")
         if counts[column] > 1:
             raise UserError(
                 f"{source}: the column {column!r} stands {counts[column]} times; which one is {field} cannot be told, rename one"
@@ -117,6 +117,6 @@ def _known(names: Iterable[str], header: Sequence[str], taken: Iterable[str]) ->
     return None
 
 
-def _listed(header: Sequence[str]) -> str:
+def listed(header: Sequence[str]) -> str:
     shown = ", ".join(repr(name[:40]) for name in header[:20])
     return shown + (f" and {len(header) - 20} more" if len(header) > 20 else "")

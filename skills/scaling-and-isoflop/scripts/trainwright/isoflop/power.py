@@ -137,6 +137,10 @@ def minima(plan: Plan, draws: int, seed: int) -> tuple[dict[float, float], float
     return by_budget, float(np.prod(list(by_budget.values()))) if len(by_budget) > 1 else None, groups
 
 
+def assumed_optimum(budget: float, factor: float = 6.0) -> float:
+    return float(REFERENCE.optimal_params(np.array(budget), factor))
+
+
 def around_optimum(
     surface: Surface,
     budgets: Array,

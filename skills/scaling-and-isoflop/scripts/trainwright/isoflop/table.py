@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import UserError
-from trainwright.isoflop.columns import INCIDENTAL, NUMBERS, WORDS, Mapping, resolve
+from trainwright.isoflop.columns import INCIDENTAL, NUMBERS, WORDS, Mapping, listed, resolve
 from trainwright.isoflop.newton import Array
 
 LONGEST_LINE = 1_000_000
@@ -193,7 +193,7 @@ def _check_header(builder: Builder, header: Sequence[str], path: str) -> None:
     resolve(header, builder.mapping.columns, path)
     for column in builder.mapping.where:
         if column not in header:
-            raise UserError(f"{path}: there is no column {column!r} for --where")
+            raise UserError(f"{path}: there is no column {column!r} for --where; the columns are {listed(header)}")
         if header.count(column) > 1:
             raise UserError(f"{path}: the column {column!r} of --where stands {header.count(column)} times")
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainwright.check.context import context_json
-from trainwright.check.gather import Gatherer
+from trainwright.check.dialects import NOT_JUDGED
+from trainwright.check.gather import Gatherer, holds
 from trainwright.check.subject import (
     AccelerateConfig,
     Context,
@@ -39,6 +40,14 @@ MODULES: dict[type, str] = {
     Quantization: "quantization",
     Source: "source",
     Job: "job",
+}
+_IN_PART = {
+    "template": "rules.documents",
+    "axolotl": "rules.deepspeed",
+    "llama-factory": "rules.deepspeed",
+    "verl": "rules.fsdp",
+    "openrlhf": "rules.deepspeed",
+    "gpt-neox": "rules.deepspeed",
 }
 _NAMES = {
     "accelerate": "Accelerate files",
@@ -72,7 +81,7 @@ def judge(
     _not_held(report, jobs)
     _unknown(report, jobs)
     report.data = {"files": list(gathered.rows.values()), "context": context_json(context)}
-    _outcome(report)
+    _outcome(report, paths)
     return report
 
 
@@ -143,16 +152,27 @@ def _count(rows: dict[str, dict[str, Any]], finding: Finding) -> None:
         rows[finding.where.path]["findings"] += 1
 
 
-def _outcome(report: Report) -> None:
+def _outcome(report: Report, paths: Sequence[str]) -> None:
     rows = report.data["files"]
     unreadable = [row for row in rows if row["dialect"] == "unreadable"]
     judged = sum(row["judged"] for row in rows)
     report.summary = f"{judged} of {len(rows)} files judged"
     if unreadable:
         report.exit = Exit.USAGE
-    elif rows and all(row["dialect"] in ("model", "unknown") for row in rows):
+    elif why := _nothing_judged(rows, paths):
         report.exit = Exit.USAGE
-        report.text.append("nothing was judged: none of these is a config of a training backend")
+        report.text.append(f"nothing was judged: {why}")
+
+
+def _nothing_judged(rows: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> str:
+    if not rows:
+        return f"{', '.join(paths[:3])}{' ...' * (len(paths) > 3)}: no config of a training backend is there" if paths else ""
+    if all(row["dialect"] in ("model", "unknown") for row in rows):
+        return "none of these is a config of a training backend"
+    if any(row["judged"] or (row["dialect"] in _IN_PART and holds(_IN_PART[row["dialect"]])) for row in rows):
+        return ""
+    without = all(row["dialect"] in ("model", "unknown", *NOT_JUDGED) for row in rows) and not {*_IN_PART} & {r["dialect"] for r in rows}
+    return "there are no rules for these files" if without else "this copy holds no rules on these files"
 
 
 def _unknown(report: Report, jobs: list[tuple[Job, list[Any]]]) -> None:

@@ -40,6 +40,7 @@ class Script:
     tasks_per_node: int | None = None
     gpu_type: str = ""
     folder: str = ""
+    more_devices: bool = False
 
 
 def is_script(path: str, text: str) -> bool:
@@ -231,6 +232,7 @@ def _directive(script: Script, line: str) -> None:
     if not match:
         return
     text = match[1]
+    script.more_devices |= not line.startswith("#SBATCH") or re.search(r"--exclusive(?!=)|\bhetjob\b", text) is not None
     if found := re.search(r"(?:--gpus-per-node[= ]|--gpus[= ]|--gres[= ]gpu:)([A-Za-z][\w.-]*)", text):
         script.gpu_type = found[1]
     for pattern, name in (

@@ -266,6 +266,7 @@ class Command:
     script_words: tuple[str, ...]
     where: Location | None
     problems: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -279,3 +280,5 @@ class Job:
     arguments: tuple[TrainingArguments, ...] = ()
     sources: tuple[Source, ...] = ()
     places: Mapping[str, Location] = field(default_factory=dict)
+    nodes: int | None = None
+    devices_of_node: int | None = None

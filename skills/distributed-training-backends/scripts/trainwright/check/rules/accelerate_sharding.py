@@ -213,7 +213,8 @@ def fsdp_against_trainer(config: AccelerateConfig) -> Iterator[Hit]:
     optimizer = str(given.get("optim") or context.optimizer or "").lower()
     if of_bitsandbytes(optimizer) and (config.file.version == 2 or config.true("fsdp_offload_params")):
         why = "FSDP2" if config.file.version == 2 else "FSDP with offload"
-        yield hit(config, "fsdp_version", f"{optimizer} does not work under {why}", fails_at="first step")
+        message = f"the optimizer {optimizer} does not work under {why}: its states cannot be sharded"
+        yield Hit(message, config.at("fsdp_version"), config.key("fsdp_version"), fails_at="first step")
 
 
 def _gathers_again(config: AccelerateConfig) -> bool:

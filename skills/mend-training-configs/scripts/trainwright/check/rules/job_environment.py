@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwright.check.subject import Job
+from trainwright.check.subject import Command, Job
 from trainwright.report import Fix, Severity
 from trainwright.rules import Hit, rule
+
+_CHOOSES_NODES = ("-N", "--nodes", "-n", "--ntasks", "-w", "--nodelist", "-r", "--relative", "-x", "--exclude", "--het-group", "--overlap")
 
 
 @rule(
@@ -67,7 +69,9 @@ def gaudi_refuses(job: Job) -> Iterator[Hit]:
     covers=("ACC-GPUIDS-COUNT",),
 )
 def fewer_devices_visible_than_ranks(job: Job) -> Iterator[Hit]:
-    """CUDA_VISIBLE_DEVICES of the job script names fewer devices than a machine has ranks."""
+    """A machine gets more ranks than it has devices (CUDA_VISIBLE_DEVICES, or what the script asks of the scheduler)."""
+    if len(job.commands) == 1:
+        yield from _nodes_apart(job, job.commands[0])
     if len(job.commands) != 1 or (ranks := _ranks_of_machine(job)) is None:
         return
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
@@ -75,6 +79,32 @@ def fewer_devices_visible_than_ranks(job: Job) -> Iterator[Hit]:
         if all(device.strip().isdecimal() for device in devices) and len(devices) < ranks:
             message = f"{name} shows {len(devices)} device{'s' * (len(devices) > 1)}, and the machine has {ranks} ranks"
             yield Hit(message, job.places.get(name), name)
+            return
+    devices_asked = job.devices_of_node
+    if devices_asked and devices_asked < ranks and not _on_cpu(job):
+        there = f"{devices_asked} GPU{'s' * (devices_asked > 1)} there"
+        yield Hit(f"{ranks} ranks on each machine, and the job has {there}", job.commands[0].where)
+
+
+def _on_cpu(job: Job) -> bool:
+    """Whether ranks may need no device of their own."""
+    if job.context.device == "cpu" or job.environment.get("CUDA_VISIBLE_DEVICES") == "":
+        return True
+    words = job.commands[0].script_words
+    return any("gloo" in text for text in (*words, *(source.text for source in job.sources))) or any("cpu" in w.lower() for w in words)
+
+
+def _nodes_apart(job: Job, command: Command) -> Iterator[Hit]:
+    """torchrun on every node, and nothing that makes one job of them."""
+    words = command.words[: len(command.words) - len(command.script_words)]
+    if command.launcher != "torchrun" or (job.nodes or 1) < 2 or any("$" in word for word in (*words, *command.wrapper)):
+        return
+    joined = any(name.startswith(("nnodes", "node_rank", "rdzv", "master_")) for name in command.typed)
+    on_each = command.wrapper[:1] == ("srun",) and not any(word.startswith(_CHOOSES_NODES) for word in command.wrapper)
+    if on_each and not joined and not any(name.startswith("PET_") for name in job.environment):
+        message = f"srun starts torchrun on {job.nodes} nodes, and no --nnodes joins them: each node runs a job of its own"
+        fix = Fix({"--nnodes": job.nodes}, note="with --rdzv-backend c10d and --rdzv-endpoint HOST:PORT")
+        yield Hit(message, command.where, "--nnodes", fix, Severity.WARNING, "never")
 
 
 def _ranks_of_machine(job: Job) -> int | None:
@@ -87,5 +117,7 @@ def _ranks_of_machine(job: Job) -> int | None:
         return None
     config = job.accelerate[0]
     count, machines = config.value("num_processes"), max(config.launch.machines, 1)
+    if "$" in f"{command.typed.get('num_machines')}{command.typed.get('num_processes')}":
+        return None
     alone = config.kind in ("simple", "tpu", "sagemaker") or config.value("gpu_ids") not in (None, "all")
     return count // machines if type(count) is int and not alone else None
