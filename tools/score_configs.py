@@ -100,6 +100,8 @@ def score(folder: Path) -> tuple[Counter[str], Counter[str], list[str]]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "index.csv").is_file():
+        sys.exit("usage: score_configs.py FOLDER, a folder of configs with index.csv")
     right, total, lines = score(Path(sys.argv[1]).resolve())
     for line in lines:
         print(line)
